@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Many datasets: what one operation takes with a thousand snapshots and filesystems, and with ten thousand; and a
-# thousand snapshots that are destroyed while somebody writes. Prints milliseconds each, and the ratios.
+# thousand snapshots that are destroyed while somebody writes. Prints milliseconds each, and the ratios. Destroying a
+# thousand of a thousand snapshots is compared with destroying the oldest thousand of ten thousand, and the newest:
+# these have a deadlist with a key for each snapshot before, which has to be read and freed.
 . "$(dirname "$0")/lib.sh"
 many=${BENCH_MANY:-10000}; step=$((many / 10))
 mkdir -p "$work/disks"
@@ -29,15 +31,6 @@ grow() {
 }
 cycle() { "$millpond" zpool export bench; took "$millpond" zpool import -N -d "$work/disks" bench; }
 
-printf '\n%-44s %12s %12s %8s\n' "milliseconds each" "of $step" "of $many" "many / few"
-if_few() { list_few=$(took "$millpond" zfs list -H -t snapshot -o name,used bench/fs); }
-grow snapshot bench/fs@s
-line "snapshot" "$first" "$last"
-list=$(took "$millpond" zfs list -H -t snapshot -o name,used bench/fs)
-line "list of snapshots, each" "$(awk -v a="$list_few" -v n="$step" 'BEGIN { print a / n }')" "$(awk -v a="$list" -v n="$many" 'BEGIN { print a / n }')"
-
-# A writer's longest wait, without and with a thousand snapshots that go.
-"$millpond" zfs mount bench/fs 2>/dev/null || true
 writer() {
   python3 - "$work/fs/file" "$1" <<'PY'
 import os, sys, time
@@ -53,18 +46,43 @@ while time.time() < end:
 print(f"{longest * 1000:.0f}")
 PY
 }
+# destroy_run FILESYSTEM FIRST LAST: milliseconds for each of these snapshots, while somebody writes into bench/fs; his
+# longest wait goes to the file 'longest'.
+destroy_run() {
+  local begin wait_for
+  writer 10 >"$work/longest" & wait_for=$!
+  begin=$(now)
+  "$millpond" zfs destroy "$1@$2%$3"
+  each "$begin" $((${3#s} - ${2#s} + 1))
+  wait "$wait_for"
+}
+
+printf '\n%-44s %12s %12s %8s\n' "milliseconds each" "of $step" "of $many" "many / few"
+
+# In a pool that has no other snapshots.
+"$millpond" zfs mount bench/fs 2>/dev/null || true
+"$millpond" zfs create -o canmount=off bench/few
+for at in $(seq 0 $((step - 1))); do "$millpond" zfs snapshot "bench/few@s$at"; done
+destroyed_few=$(destroy_run bench/few s0 "s$((step - 1))")
+"$millpond" zfs destroy bench/few
+
+if_few() { list_few=$(took "$millpond" zfs list -H -t snapshot -o name,used bench/fs); }
+grow snapshot bench/fs@s
+line "snapshot" "$first" "$last"
+list=$(took "$millpond" zfs list -H -t snapshot -o name,used bench/fs)
+line "list of snapshots, each" "$(awk -v a="$list_few" -v n="$step" 'BEGIN { print a / n }')" "$(awk -v a="$list" -v n="$many" 'BEGIN { print a / n }')"
+
+# A writer's longest wait, without and with a thousand snapshots that go.
 txg() { "$millpond" zfs snapshot "bench@$1" && "$millpond" zfs get -Hp -o value createtxg "bench@$1"; }
 quiet=$(writer 10)
 before=$(txg before)
-writer 10 >"$work/longest" & wait_for=$!
-begin=$(now)
-"$millpond" zfs destroy "bench/fs@s0%s$((step - 1))"
-destroyed=$(each "$begin" "$step")
+oldest=$(destroy_run bench/fs s0 "s$((step - 1))")
 after=$(txg after)
-wait "$wait_for"
-destroyed_last=$(begin=$(now); "$millpond" zfs destroy "bench/fs@s$((many - step))%s$((many - 1))"; each "$begin" "$step")
-line "destroy of $step snapshots, each (full, emptier)" "$destroyed" "$destroyed_last"
-printf '%-44s %12s %12s\n' "a writer's longest wait: alone, meanwhile" "$quiet" "$(cat "$work/longest")"
+longest=$(cat "$work/longest")
+newest=$(destroy_run bench/fs "s$((many - step))" "s$((many - 1))")
+line "destroy of the oldest $step snapshots, each" "$destroyed_few" "$oldest"
+line "destroy of the newest $step snapshots, each" "$destroyed_few" "$newest"
+printf '%-44s %12s %12s\n' "a writer's longest wait: alone, meanwhile" "$quiet" "$longest"
 printf '%-44s %12s\n' "transaction groups meanwhile" "$((after - before))"
 
 import_few=$(cycle)

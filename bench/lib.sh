@@ -41,3 +41,38 @@ start_zfs_fuse() {
   pids+=($!)
   sleep 2
 }
+
+# hold_disks COUNT BYTES RATE:OPERATIONS: loop devices in `loops`, held to so many MB/s and
+# operations a second (0:0 does not hold them), so that the machine's own storage, which others use
+# too, does not decide. They are gone in the end.
+loops=()
+held=/sys/fs/cgroup/blkio/millpond-bench-$$
+drop_disks() {
+  finish
+  for loop in ${loops[@]+"${loops[@]}"}; do losetup -d "$loop" || true; done
+  echo $$ >/sys/fs/cgroup/blkio/cgroup.procs 2>/dev/null || true
+  rmdir "$held" 2>/dev/null || true
+}
+hold_disks() {
+  local count=$1 bytes=$2 disk=$3 number way name loop
+  trap drop_disks EXIT
+  mkdir -p "$work/disks"
+  for name in $(seq "$count"); do
+    # What is not allocated yet would be as slow as the filesystem below when it is written first.
+    fallocate -l "$bytes" "$work/disks/$name"
+    loops+=("$(losetup --show -f --direct-io=on "$work/disks/$name")")
+  done
+  [ "${disk%:*}" != 0 ] || return 0
+  mkdir "$held" || {
+    echo "disks cannot be held: there is no blkio of cgroup v1; BENCH_DISK=0:0 leaves them" >&2
+    exit 1
+  }
+  for loop in "${loops[@]}"; do
+    number=$(printf '%d:%d' "0x$(stat -c %t "$loop")" "0x$(stat -c %T "$loop")")
+    for way in read write; do
+      echo "$number $((${disk%:*} * 1000000))" >"$held/blkio.throttle.${way}_bps_device"
+      echo "$number ${disk#*:}" >"$held/blkio.throttle.${way}_iops_device"
+    done
+  done
+  echo $$ >"$held/cgroup.procs"
+}

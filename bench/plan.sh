@@ -1,52 +1,34 @@
 #!/usr/bin/env bash
 # What `millpond plan` expects against what `millpond bench` measures, load by load, on three
 # layouts of disks that are known: loop devices held to so many operations and bytes a second. The
-# cache keeps no data, as the planner knows none.
-#   BENCH_SIZE    what the loads go over (512M)
+# cache is small beside the set, as the planner knows none. Loads of 32K, as the records are: smaller
+# writes would read first.
+#   BENCH_SIZE    what the loads go over (2G)
 #   BENCH_DISK    MB/s and operations per second of each disk (25:200)
 #   BENCH_DEPTH   requests under way (9)
 #   BENCH_SECONDS how long each load is measured (20)
 . "$(dirname "$0")/lib.sh"
-size=${BENCH_SIZE:-512M}; disk=${BENCH_DISK:-25:200}; depth=${BENCH_DEPTH:-9}
+size=${BENCH_SIZE:-2G}; disk=${BENCH_DISK:-25:200}; depth=${BENCH_DEPTH:-9}
 seconds=${BENCH_SECONDS:-20}
 bytes=$(numfmt --from=iec "$size")
-group=/sys/fs/cgroup/blkio/millpond-bench-$$
 
-loops=()
-clear_up() {
-  finish
-  for loop in ${loops[@]+"${loops[@]}"}; do losetup -d "$loop" || true; done
-  echo $$ >/sys/fs/cgroup/blkio/cgroup.procs 2>/dev/null || true
-  rmdir "$group" 2>/dev/null || true
-}
-trap clear_up EXIT
-mkdir -p "$work/disks"
-mkdir "$group" || { echo "disks cannot be held: there is no blkio of cgroup v1" >&2; exit 1; }
-for name in d0 d1 d2 d3 d4 d5; do
-  fallocate -l "$((bytes * 2 + (256 << 20)))" "$work/disks/$name"
-  loop=$(losetup --show -f --direct-io=on "$work/disks/$name")
-  loops+=("$loop")
-  number=$(printf '%d:%d' "0x$(stat -c %t "$loop")" "0x$(stat -c %T "$loop")")
-  for way in read write; do
-    echo "$number $((${disk%:*} * 1000000))" >"$group/blkio.throttle.${way}_bps_device"
-    echo "$number ${disk#*:}" >"$group/blkio.throttle.${way}_iops_device"
-  done
-done
-echo $$ >"$group/cgroup.procs"
-start_millpond
+hold_disks 6 "$((bytes * 2 + (256 << 20)))" "$disk"
+start_millpond --cache 256M
 
 # measure LAYOUT DISKS VDEV...
 measure() {
   local layout=$1 count=$2; shift 2
-  "$millpond" zpool create -f -o ashift=12 -O compression=off -O primarycache=metadata \
+  "$millpond" zpool create -f -o ashift=12 -O compression=off \
     -O recordsize=32K -m "$work/mp" bench "$@"
-  "$millpond" bench iometer "$work/mp" --size "$size" --depth "$depth" --warm-up 20 \
+  "$millpond" bench iometer "$work/mp" --size "$size" --depth "$depth" --warm-up 10 \
     --seconds "$seconds" --json --against plan --layout "$layout" --ashift 12 --record 32K \
-    --disks "${count}x500GB:ssd:${disk#*:}seeks:${disk%:*}MB/s" >"$work/$count.json"
+    --disks "${count}x500GB:hdd:${disk#*:}seeks:${disk%:*}MB/s" >"$work/$count.json"
   "$millpond" zpool destroy bench
   python3 - "$layout" "$work/$count.json" <<'PY'
 import json, sys
 for test in json.load(open(sys.argv[2]))["tests"]:
+    if "32K" not in test["name"]:
+        continue
     planned, measured = test.get("planned_iops"), test["iops"]
     ratio = f"{planned / measured:.2f}" if planned else "-"
     print(f"{sys.argv[1]:<12} {test['name']:<28} {planned or 0:>9.0f} {measured:>9.0f} {ratio:>6}")

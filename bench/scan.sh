@@ -2,50 +2,20 @@
 # Scrub and resilver of a mirror in use, cold, against reading its disks in one sequence (`dd`,
 # direct, both beside each other): on a pool just filled, then on one aged by random overwrites and
 # deletes. Then what a scrub costs those who read meanwhile. The disks are loop devices held to what
-# a hard disk does, so that the machine's own storage, which others use too, does not decide.
+# a hard disk does.
 #   BENCH_SIZE    what is written first (2G)
 #   BENCH_DISK    MB/s and operations per second of each disk (250:500; 0:0 does not hold them)
 #   BENCH_SECONDS how long the readers run (10)
 . "$(dirname "$0")/lib.sh"
 size=${BENCH_SIZE:-2G}; disk=${BENCH_DISK:-250:500}; readers=${BENCH_SECONDS:-10}
 bytes=$(numfmt --from=iec "$size")
-group=/sys/fs/cgroup/blkio/millpond-bench-$$
 
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.2f", b - a }'; }
 # rate BYTES SECONDS: MB/s.
 rate() { awk -v a="$1" -v s="$2" 'BEGIN { printf "%.0f", a / s / 1e6 }'; }
 
-loops=()
-clear_up() {
-  finish
-  for loop in ${loops[@]+"${loops[@]}"}; do losetup -d "$loop" || true; done
-  echo $$ >/sys/fs/cgroup/blkio/cgroup.procs 2>/dev/null || true
-  rmdir "$group" 2>/dev/null || true
-}
-trap clear_up EXIT
-mkdir -p "$work/disks"
-for name in d0 d1 d2; do
-  # What is not allocated yet would be as slow as the filesystem below when it is written first.
-  fallocate -l "$((bytes + bytes / 4 + (256 << 20)))" "$work/disks/$name"
-  loops+=("$(losetup --show -f --direct-io=on "$work/disks/$name")")
-done
-hold() {
-  [ "${disk%:*}" != 0 ] || return 0
-  mkdir "$group" || {
-    echo "disks cannot be held: there is no blkio of cgroup v1; BENCH_DISK=0:0 leaves them" >&2
-    exit 1
-  }
-  for loop in "${loops[@]}"; do
-    local number; number=$(printf '%d:%d' "0x$(stat -c %t "$loop")" "0x$(stat -c %T "$loop")")
-    for way in read write; do
-      echo "$number $((${disk%:*} * 1000000))" >"$group/blkio.throttle.${way}_bps_device"
-      echo "$number ${disk#*:}" >"$group/blkio.throttle.${way}_iops_device"
-    done
-  done
-  echo $$ >"$group/cgroup.procs"
-}
-hold
+hold_disks 3 "$((bytes + bytes / 4 + (256 << 20)))" "$disk"
 # What one disk does in one sequence, as much of it as the pool has allocated.
 raw_both() {
   local begin count; begin=$(now); count=$(($1 >> 20))

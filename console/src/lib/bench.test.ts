@@ -121,6 +121,12 @@ describe('what is wanted', () => {
     expect(wantedOf({ ...form, profile: 'streams', rate: '10Mbit' })).toMatchObject({
       stream_rate: 1_250_000,
     });
+    // A number of streams is tried for less long than a load is measured.
+    expect(wantedOf({ ...form, seconds: '3600' })).toMatchObject({ seconds: 3600 });
+    expect(wantedOf({ ...form, profile: 'streams', seconds: '601' })).toBeUndefined();
+    expect(wantedOf({ ...form, profile: 'streams', seconds: '600' })).toMatchObject({
+      seconds: 600,
+    });
   });
 
   it('has bounds', () => {

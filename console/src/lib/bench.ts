@@ -49,9 +49,11 @@ export function newForm(dataset: string): BenchForm {
 
 const SIZE_MIN = 1 << 20;
 const [BLOCK_MIN, BLOCK_MAX] = [512, 16 << 20];
-const SECONDS_MAX = 3600;
+// As crate `bench` has them (`limits`).
+const [SECONDS_MAX, STREAM_SECONDS_MAX] = [3600, 600];
 const [DEPTH_MAX, DEPTHS_MAX] = [1024, 16];
 const HOURS_MAX = 48;
+const RATE_MAX = 2 ** 40;
 
 /** A whole number within bounds; undefined where it is none. */
 function whole(text: string, least: number, most: number): number | undefined {
@@ -71,8 +73,13 @@ export function parseBlock(text: string): number | undefined {
   return Number.isInteger(Math.log2(value)) ? value : undefined;
 }
 
-export function parseSeconds(text: string): number | undefined {
-  return whole(text, 1, SECONDS_MAX);
+/** The most seconds that each of these loads may be measured for. */
+export function secondsMax(profile: BenchProfile): number {
+  return profile === 'streams' ? STREAM_SECONDS_MAX : SECONDS_MAX;
+}
+
+export function parseSeconds(text: string, profile: BenchProfile): number | undefined {
+  return whole(text, 1, secondsMax(profile));
 }
 
 export function parseWarmUp(text: string): number | undefined {
@@ -88,7 +95,7 @@ export function parseHours(text: string): number | undefined {
 
 export function parseStreamRate(text: string): number | undefined {
   const value = parseRate(text);
-  return value !== undefined && value >= 1 ? Math.round(value) : undefined;
+  return value !== undefined && value >= 1 && value <= RATE_MAX ? Math.round(value) : undefined;
 }
 
 export function parseDepths(text: string): number[] | undefined {
@@ -126,7 +133,7 @@ export function wantedOf(form: BenchForm): BenchWanted | undefined {
     size_bytes: optional(form.size, parseBytes),
     block_bytes: optional(form.block, parseBlock),
     depths: parseDepths(text('depths')),
-    seconds: optional(text('seconds'), parseSeconds),
+    seconds: optional(text('seconds'), (typed) => parseSeconds(typed, form.profile)),
     warm_up_seconds: optional(text('warmUp'), parseWarmUp),
     total_seconds: optional(text('hours'), parseHours),
     stream_rate: optional(text('rate'), parseStreamRate),

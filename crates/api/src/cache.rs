@@ -25,7 +25,7 @@ impl Call for CacheGet {
 pub struct CacheGetReply {
     /// Bytes that may be in memory now, of all pools.
     pub limit_bytes: u64,
-    /// Bytes that may be unless memory is short.
+    /// Bytes that may be unless memory is short, or much is used beside the cache.
     pub limit_max_bytes: u64,
     /// Pools, by name.
     pub pools: Vec<PoolCacheReport>,

@@ -130,8 +130,8 @@ pub use schedules::{
     ScheduleTask, ScheduleUntested, ScheduleWhat, ScheduleWhen, Weekday,
 };
 pub use server::{
-    Empty, NotShared, OptionSource, Protocol, ServerInfo, ServerInfoReply, ServerOption,
-    ServerStop, ShareInfo,
+    Empty, MemoryUseReport, MemoryUser, NotShared, OptionSource, Protocol, ServerInfo,
+    ServerInfoReply, ServerMemory, ServerMemoryReply, ServerOption, ServerStop, ShareInfo,
 };
 pub use shares::{
     ShareClient, ShareList, ShareListReply, ShareReport, ShareTraffic, ZfsShare, ZfsUnshare,

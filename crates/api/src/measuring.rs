@@ -72,7 +72,7 @@ pub struct BenchWanted {
     /// Accesses under way, 1 to 1,024 each; those of the profile where none are named.
     #[serde(default)]
     pub depths: Vec<u32>,
-    /// Seconds that each load is measured for, 1 to 3,600.
+    /// Seconds that each load is measured for, 1 to 3,600; for streams 600 at most.
     #[serde(default)]
     pub seconds: Option<u64>,
     /// Seconds within which a load has to be steady before that, 3,600 at most; 60 where nothing is

@@ -119,6 +119,79 @@ impl Call for ServerInfo {
     type Reply = ServerInfoReply;
 }
 
+/// Asks who has how much of the server's memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServerMemory {}
+
+impl Call for ServerMemory {
+    const PATH: &'static str = "/v1/server/memory";
+    const ACCESS: Access<Self> = Access::Read;
+    type Reply = ServerMemoryReply;
+}
+
+/// Who has how much of the server's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerMemoryReply {
+    /// Bytes of the process that are in memory, as the kernel counts them; nothing where it does
+    /// not tell.
+    pub resident_bytes: Option<u64>,
+    /// Bytes that the cache may have now, with what counts in its limit.
+    pub cache_limit_bytes: u64,
+    /// Bytes that it may have unless memory is short, or much is used beside it.
+    pub cache_limit_max_bytes: u64,
+    /// Who has how much. What nobody has now is there as well.
+    pub uses: Vec<MemoryUseReport>,
+    /// Bytes that are resident and nobody's of these: what the allocator keeps or cannot use,
+    /// stacks, and what is small. Nothing where the kernel does not tell.
+    pub unexplained_bytes: Option<u64>,
+}
+
+/// What somebody has of the server's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryUseReport {
+    /// Who.
+    pub user: MemoryUser,
+    /// Bytes now, as they are accounted for.
+    pub bytes: u64,
+    /// Bytes at most; nothing where there is no bound.
+    pub bound_bytes: Option<u64>,
+    /// Whether it counts in the limit of the cache, which keeps so much less.
+    pub counts_in_cache: bool,
+}
+
+/// Who has memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryUser {
+    /// Blocks in the cache, of all pools.
+    CacheBlocks,
+    /// Objects and files in memory.
+    Objects,
+    /// Indexes of what cache devices hold.
+    CacheDeviceIndexes,
+    /// What the cache's tables take beyond what its blocks are counted with.
+    CacheTables,
+    /// Data that is written and not on disk yet.
+    Dirty,
+    /// Ranges of free space.
+    FreeSpace,
+    /// Datasets and snapshots that were looked at.
+    Datasets,
+    /// Blocks that scrubs and resilvers are about to read.
+    ScanQueues,
+    /// Changes of dedup tables.
+    DedupChanges,
+    /// Buffers that are kept for reuse.
+    SpareBuffers,
+    /// What iSCSI's sessions have under way.
+    Iscsi,
+    /// What NFS's clients have under way.
+    Nfs,
+    /// The program, and files that are mapped.
+    Program,
+}
+
 /// Exports every pool cleanly and ends the daemon.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

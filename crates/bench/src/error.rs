@@ -21,6 +21,15 @@ pub enum BenchError {
         /// The program.
         program: String,
     },
+    /// What starts the program is not there.
+    #[error(
+        "the program setpriv is not installed, and it has fio end with who started it; install it \
+         with `apt install util-linux` or `dnf install util-linux`"
+    )]
+    NoSetpriv,
+    /// Nobody holds the file that the loads go over.
+    #[error("what the loads go over is not held; nothing was run")]
+    NotHeld,
     /// The program lacks an engine.
     #[error(
         "{program} was built without its engine {engine} (Debian's package fio is); build fio from \
@@ -57,10 +66,10 @@ pub enum BenchError {
         /// The first thing that is wrong.
         why: String,
     },
-    /// A path that a job file cannot name.
-    #[error("a job file cannot name '{path}'; give it by a link whose name is of plain letters")]
+    /// An address that a job file cannot name.
+    #[error("a job file cannot name '{path}'; give it by a name of plain letters")]
     Path {
-        /// The path.
+        /// The address.
         path: String,
     },
     /// A file of ours.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{BenchError, Test};
+use crate::{BenchError, Test, held};
 
 /// Where a load goes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -64,6 +64,8 @@ pub struct JobFile {
     text: String,
     /// fio refuses to write.
     pub is_read_only: bool,
+    /// It goes over its standard input ([`held`]).
+    pub is_of_input: bool,
 }
 
 /// Percentiles that are asked for.
@@ -84,11 +86,16 @@ impl JobFile {
         let mut job = JobFile {
             text: "[global]\n".to_owned(),
             is_read_only: area.is_read_only,
+            is_of_input: matches!(area.place, Place::File { .. }),
         };
         job.set("ioengine", area.place.engine(is_cached));
         match &area.place {
             Place::File { path, is_direct } => {
-                job.set("filename", escaped(path)?);
+                // For who runs it again. Quoted as Rust does it, a path is in one line.
+                job.comment(format_args!("standard input is {path:?}"));
+                job.set("filename", held::NAME);
+                // Nothing is made where it is not that.
+                job.set("allow_file_create", 0);
                 job.set("direct", u8::from(*is_direct && !is_cached));
                 job.set("fallocate", "none");
             }
@@ -100,7 +107,8 @@ impl JobFile {
                 job.set("filename", escaped(name)?);
             }
         }
-        // Threads end with the process, and processes might not.
+        // Threads end with the process, and processes might not; and threads have its standard
+        // input.
         job.set("thread", 1);
         job.set("group_reporting", 1);
         job.set("percentile_list", PERCENTILES);
@@ -108,6 +116,10 @@ impl JobFile {
         job.set("clat_percentiles", 0);
         job.set("disk_util", 0);
         Ok(job)
+    }
+
+    fn comment(&mut self, words: std::fmt::Arguments<'_>) {
+        let _ = writeln!(self.text, "# {words}");
     }
 
     fn set(&mut self, key: &str, value: impl std::fmt::Display) {
@@ -391,7 +403,9 @@ mod tests {
             &job,
             &[
                 "ioengine=libaio",
-                "filename=/tank/a\\:b/data",
+                "# standard input is \"/tank/a:b/data\"",
+                "filename=/proc/self/fd/0",
+                "allow_file_create=0",
                 "direct=1",
                 "rw=randrw",
                 "rwmixread=65",
@@ -407,7 +421,7 @@ mod tests {
                 "runtime=30",
             ],
         );
-        assert!(!job.is_read_only);
+        assert!(!job.is_read_only && job.is_of_input);
     }
 
     #[test]
@@ -454,7 +468,8 @@ mod tests {
         let job = test(&iscsi, reads, TIMES, 1).unwrap();
         let name = "filename=iscsi\\://10.0.0.1\\:3260/iqn.2026-11.org.example\\:tank/0";
         has(&job, &["ioengine=libiscsi", name]);
-        assert!(job.is_read_only && !job.text().contains("direct"));
+        assert!(job.is_read_only && !job.is_of_input);
+        assert!(!job.text().contains("direct"));
         let nfs = Area {
             place: Place::Nfs {
                 url: "nfs://10.0.0.1/tank".into(),
@@ -475,19 +490,39 @@ mod tests {
 
     #[test]
     fn names_that_a_job_file_would_read_otherwise_are_refused() {
-        for path in ["/tank/${HOME}", "/a;b", "/a#b", "/a\nrw=write", " /a", ""] {
+        for name in ["${HOME}", "a;b", "a#b", "a\nrw=write", " a", ""] {
             let area = Area {
-                place: Place::File {
-                    path: path.into(),
-                    is_direct: true,
+                place: Place::Nfs {
+                    url: "nfs://10.0.0.1/tank".into(),
+                    name: name.into(),
                 },
                 ..area()
             };
             assert!(
                 matches!(fill(&area), Err(BenchError::Path { .. })),
-                "{path}"
+                "{name}"
             );
         }
+    }
+
+    /// Files are held, and their paths are for people.
+    #[test]
+    fn paths_of_files_are_words_in_a_line() {
+        let area = Area {
+            place: Place::File {
+                path: "/tank/${HOME};\nrw=write".into(),
+                is_direct: true,
+            },
+            ..area()
+        };
+        let job = fill(&area).unwrap();
+        has(
+            &job,
+            &[
+                "# standard input is \"/tank/${HOME};\\nrw=write\"",
+                "filename=/proc/self/fd/0",
+            ],
+        );
     }
 
     #[test]

@@ -13,6 +13,8 @@
 //! | [`fio`] | what fio prints: its JSON, its engines |
 //! | [`log`] | fio's logs over time |
 //! | [`stats`] | means, confidence, how far streams fall behind |
+//! | [`held`] | the file that loads go over, by a descriptor instead of its name |
+//! | [`limits`] | the most that may be asked for |
 //! | [`run`] | fio as a process: started, stopped, never left behind |
 //! | [`measure`] | a profile from its first job to its report |
 //! | [`progress`] | what is told meanwhile |
@@ -25,12 +27,13 @@
 //! | [`csv`], [`html`], [`plot`] | results for spreadsheets and for people |
 //!
 //! **Nothing here makes I/O of its own.** Loads are fio's (`fio(1)`), which people trust and can
-//! run again: a report has the job files. All but [`run`] and its callers ([`measure`],
+//! run again: a report has the job files. All but [`held`], [`run`] and its callers ([`measure`],
 //! [`log_device`]) is pure.
 //!
 //! **What is left behind.** Job files and logs are in a directory of the caller, who takes it away;
-//! so is the file that loads read and write, unless they use a device. fio and what it started are
-//! one process group, which ends with the future that waits for it.
+//! so is the file that loads read and write, unless they use a device. The caller makes it, and
+//! gives it to the [`Runner`] to hold. fio and what it started are one process group, which ends
+//! with the future that waits for it.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +42,10 @@ pub mod compare;
 pub mod csv;
 mod error;
 pub mod fio;
+pub mod held;
 pub mod html;
 pub mod job;
+pub mod limits;
 pub mod log;
 pub mod log_device;
 pub mod measure;
@@ -55,6 +60,7 @@ pub mod streams;
 pub mod warm_up;
 
 pub use error::BenchError;
+pub use held::Held;
 pub use job::{Area, Place};
 pub use profile::{Profile, Test};
 pub use report::Report;

@@ -10,11 +10,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-use crate::BenchError;
 use crate::fio::{self, Output};
 use crate::job::{JobFile, Place};
 use crate::log::{self, Entry};
+use crate::{BenchError, Held};
 
+/// What has fio end with who started it (setpriv(1), "--pdeathsig").
+const SETPRIV: &str = "setpriv";
 /// How long the kernel may take to end a fio that was killed: its threads may wait for a disk.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most that is told of what a fio said that failed, in characters.
@@ -36,6 +38,7 @@ pub struct Runner {
     work: PathBuf,
     stopped: watch::Receiver<bool>,
     server: Option<u32>,
+    held: Option<Held>,
     runs: u64,
 }
 
@@ -75,7 +78,7 @@ impl Runner {
     /// processor time counts.
     ///
     /// # Errors
-    /// There is no such program, or it cannot be run.
+    /// There is no such program, or none that starts it, or it cannot be run.
     pub async fn new(
         program: &Path,
         work: &Path,
@@ -84,6 +87,7 @@ impl Runner {
     ) -> Result<Self, BenchError> {
         let version = said(program, "--version").await?.trim().to_owned();
         let engines = fio::engines(&said(program, "--enghelp").await?);
+        find_starter(Path::new(SETPRIV)).await?;
         Ok(Runner {
             program: program.to_owned(),
             version,
@@ -91,8 +95,14 @@ impl Runner {
             work: work.to_owned(),
             stopped,
             server,
+            held: None,
             runs: 0,
         })
+    }
+
+    /// Has loads on a file or device go over this. It is let go with the runner.
+    pub fn holding(self, held: Option<Held>) -> Self {
+        Runner { held, ..self }
     }
 
     /// `fio-3.33`.
@@ -138,11 +148,16 @@ impl Runner {
     /// Has fio run a job file.
     ///
     /// # Errors
-    /// [`BenchError::Stopped`]; it cannot be run; it failed.
+    /// [`BenchError::Stopped`]; it cannot be run; it failed; [`BenchError::NotHeld`].
     pub async fn run(&mut self, job: &JobFile) -> Result<Ran, BenchError> {
         if self.is_stopped() {
             return Err(BenchError::Stopped);
         }
+        let input = match (job.is_of_input, &self.held) {
+            (false, _) => Stdio::null(),
+            (true, Some(held)) => held.stdin().map_err(|source| self.not_run(source))?,
+            (true, None) => return Err(BenchError::NotHeld),
+        };
         // fio adds to logs that are there.
         self.runs += 1;
         let directory = self.work.join(format!("run{}", self.runs));
@@ -153,9 +168,8 @@ impl Runner {
         std::fs::create_dir(&directory).map_err(ours)?;
         std::fs::write(directory.join(JOB), job.text()).map_err(ours)?;
         let before = self.server.and_then(cpu_seconds);
-        // It ends with this process, however that ends: what is measured may be unmounted then, and
-        // fio would make its file in the directory below and go on.
-        let mut command = Command::new("setpriv");
+        // It ends with this process, however that ends: nobody would stop it then.
+        let mut command = Command::new(SETPRIV);
         command
             .args(["--pdeathsig", "KILL"])
             .arg(&self.program)
@@ -164,10 +178,12 @@ impl Runner {
             .arg(JOB)
             .current_dir(&directory)
             .process_group(0)
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let child = command.spawn().map_err(|source| self.not_run(source))?;
+        let child = command
+            .spawn()
+            .map_err(|error| not_started(SETPRIV, error))?;
         let mut group = Group(child);
         let said = self.until_ended(&mut group).await?;
         let after = self.server.and_then(cpu_seconds);
@@ -283,13 +299,36 @@ fn not_run(program: &Path, source: std::io::Error) -> BenchError {
     }
 }
 
+/// Why what starts fio was not started. (It says by itself that there is no fio.)
+fn not_started(starter: &str, source: std::io::Error) -> BenchError {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => BenchError::NoSetpriv,
+        _ => BenchError::Run {
+            program: starter.to_owned(),
+            source,
+        },
+    }
+}
+
+/// Whether there is what starts fio: known before anything is made for the loads.
+async fn find_starter(starter: &Path) -> Result<(), BenchError> {
+    let asked = asked(starter, "--version").await;
+    let name = starter.display().to_string();
+    asked.map_err(|error| not_started(&name, error)).map(drop)
+}
+
 async fn said(program: &Path, word: &str) -> Result<String, BenchError> {
+    asked(program, word)
+        .await
+        .map_err(|source| not_run(program, source))
+}
+
+async fn asked(program: &Path, word: &str) -> std::io::Result<String> {
     let output = Command::new(program)
         .arg(word)
         .stdin(Stdio::null())
         .output()
-        .await
-        .map_err(|source| not_run(program, source))?;
+        .await?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -351,6 +390,7 @@ mod tests {
             work: work.to_owned(),
             stopped,
             server: None,
+            held: Some(Held::find(work).unwrap()),
             runs: 0,
         }
     }
@@ -381,6 +421,43 @@ mod tests {
         let new = Runner::new(Path::new("/nonexistent/fio"), work.path(), stopped, None);
         let error = new.await.unwrap_err().to_string();
         assert!(error.contains("apt install fio"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_starts_fio_is_named_where_it_is_missing() {
+        find_starter(Path::new(SETPRIV)).await.unwrap();
+        let missing = find_starter(Path::new("/nonexistent/setpriv")).await;
+        let error = missing.unwrap_err().to_string();
+        assert!(
+            error.contains("setpriv") && error.contains("apt install util-linux"),
+            "{error}"
+        );
+        let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let error = not_started(SETPRIV, denied).to_string();
+        assert!(error.starts_with("cannot run setpriv"), "{error}");
+    }
+
+    /// Goal: fio reaches the file that was made for it, and nothing else, whatever its name leads
+    /// to by now. Method: the name becomes a link to a file of somebody else's before the program
+    /// runs, which writes to what it is told to open; then nobody holds the file.
+    #[tokio::test]
+    async fn a_link_in_the_place_of_the_file_is_not_followed() {
+        let work = tempfile::tempdir().unwrap();
+        let at = |name: &str| work.path().join(name);
+        let held = Held::make(Held::find(work.path()).unwrap(), "data").unwrap();
+        std::fs::rename(at("data"), at("moved")).unwrap();
+        std::fs::write(at("theirs"), "theirs").unwrap();
+        std::os::unix::fs::symlink(at("theirs"), at("data")).unwrap();
+        let (_stop, stopped) = watch::channel(false);
+        let script = "name=$(sed -n s/^filename=//p job.fio)\nprintf ours >\"$name\"\nexit 1";
+        let mut runner = runner(work.path(), stopped, script).holding(Some(held));
+        let failed = runner.run(&job()).await;
+        assert!(matches!(failed, Err(BenchError::Failed { .. })));
+        assert_eq!(std::fs::read(at("moved")).unwrap(), b"ours");
+        assert_eq!(std::fs::read(at("theirs")).unwrap(), b"theirs");
+        let mut runner = runner.holding(None);
+        let refused = runner.run(&job()).await;
+        assert!(matches!(refused, Err(BenchError::NotHeld)));
     }
 
     #[tokio::test]

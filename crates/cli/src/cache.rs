@@ -42,7 +42,9 @@ fn text(reply: &CacheGetReply) -> String {
     let mut out = format!("in memory: up to {}", nice_bytes(reply.limit_bytes));
     if reply.limit_bytes < reply.limit_max_bytes {
         let most = nice_bytes(reply.limit_max_bytes);
-        out.push_str(&format!(" as memory is short, {most} otherwise"));
+        out.push_str(&format!(
+            " as memory is short or used beside it, {most} otherwise"
+        ));
     }
     out.push_str(" for all pools\n");
     for pool in &reply.pools {
@@ -240,7 +242,7 @@ mod tests {
     fn it_is_told_in_words() {
         let told = text(&reply());
         let expected = "\
-in memory: up to 8G as memory is short, 16G otherwise for all pools
+in memory: up to 8G as memory is short or used beside it, 16G otherwise for all pools
 
 tank: 4G, 50% of what may be in memory
 hits: 90% in the last minute, 50% hour, - day, - week

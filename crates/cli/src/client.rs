@@ -28,6 +28,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -39,6 +40,8 @@ const LEAVING: Duration = Duration::from_secs(10);
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// What of a stream is copied at once, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
+/// What of a stream may be on its way to the daemon, in bytes.
+const SOCKET_BYTES: usize = 1 << 20;
 
 /// Where the service's unit is, if it is installed.
 const UNITS: [&str; 3] = [
@@ -131,6 +134,8 @@ impl Client {
         self.runtime.block_on(async {
             let (job, _, mut connection) = self.switch(call).await?;
             let mut input = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+            // As much as the system lets it, so that neither end waits for the other each moment.
+            let _ = set_socket_send_buffer_size(&connection, SOCKET_BYTES);
             // It may wait for input that never comes, which is nobody's business once the daemon
             // has answered.
             std::thread::spawn(move || {

@@ -26,6 +26,7 @@ mod iscsi;
 mod json;
 mod labels;
 mod man;
+mod memory;
 mod numbers;
 mod options;
 mod periods;
@@ -78,8 +79,8 @@ enum Command {
     Start,
     /// Export every pool and stop the server
     Down,
-    /// Tell what the server does
-    Info,
+    /// Tell what the server does, or who has its memory
+    Info(server::Info),
     /// Who may log in to volumes shared by iSCSI, and what the paths to a target carry
     Iscsi(iscsi::Iscsi),
     /// List what is shared on the network, who uses it, and how much
@@ -245,7 +246,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Daemon(daemon) => daemon.run(state),
         Command::Start => Client::new(state, of_root)?.start_server(),
         Command::Down => server::down(&Client::new(state, of_root)?),
-        Command::Info => server::info(&Client::new(state, of_root)?),
+        Command::Info(info) => info.run(&Client::new(state, of_root)?),
         Command::Iscsi(iscsi) => iscsi.run(|| Client::new(state, of_root)),
         Command::Shares(shares) => shares.run(&Client::new(state, of_root)?),
         Command::Cache(cache) => cache.run(&Client::new(state, of_root)?),

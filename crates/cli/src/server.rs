@@ -6,6 +6,7 @@ use api::{OptionSource, Protocol, ServerInfo, ServerOption};
 use clap::Args;
 
 use crate::client::Client;
+use crate::memory;
 use crate::options::{self, OptionFile, ServerOptions};
 
 /// Options of `millpond daemon`.
@@ -26,6 +27,17 @@ pub struct Up {
     /// Where the default pool's filesystem appears (default: STATE/mnt)
     #[arg(long)]
     mountpoint: Option<PathBuf>,
+}
+
+/// Options of `millpond info`.
+#[derive(Debug, Args)]
+pub struct Info {
+    /// Tell who has how much of the server's memory, and no more
+    #[arg(long)]
+    memory: bool,
+    /// Print JSON, with exact numbers
+    #[arg(short, long, requires = "memory")]
+    json: bool,
 }
 
 /// The daemon's errors say their causes themselves.
@@ -66,6 +78,19 @@ impl Up {
     }
 }
 
+impl Info {
+    /// Prints it.
+    pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        if !self.memory {
+            return info(client);
+        }
+        if !memory::print(client, self.json)? {
+            print_none_runs(client);
+        }
+        Ok(())
+    }
+}
+
 /// Stops the server, if one runs. Returns when its pools are exported. No command starts it again
 /// by itself.
 pub fn down(client: &Client) -> anyhow::Result<()> {
@@ -95,7 +120,7 @@ pub(crate) fn protocol(protocol: Protocol) -> &'static str {
 }
 
 /// Prints what the server does.
-pub fn info(client: &Client) -> anyhow::Result<()> {
+fn info(client: &Client) -> anyhow::Result<()> {
     let Some(info) = client.call_if_running(&ServerInfo {})? else {
         print_none_runs(client);
         if !client.is_starting() {

@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use ::bench::plot::Bar;
 use ::plan::Layout;
-use ::trial::{CATALOG, STORIES, Trial, Trials, story};
+use ::trial::{CATALOG, Outcome, STORIES, Told, Trial, Trials, story};
 use anyhow::Context;
 use clap::Args;
 
@@ -32,7 +33,8 @@ pub struct Try {
     /// Print JSON, with exact numbers
     #[arg(short, long)]
     json: bool,
-    /// Also write a picture of the first load that is told in stretches, as SVG
+    /// Also write a picture, as SVG: over time the first load that is told in stretches, else a bar
+    /// for each step
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -68,12 +70,61 @@ impl Try {
             false => print!("{}", told.markdown()),
         }
         if let Some(file) = self.svg {
-            let picture = told.svg().context("no load of it is told in stretches")?;
+            let picture = told.svg().unwrap_or_else(|| bars(&told));
             std::fs::write(&file, picture)
                 .with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(())
     }
+}
+
+/// A bar for each step with each server, one step after the other. It is as long as what was
+/// published of any step is counted, else operations a second; marks are what was published, or
+/// what the plan expects.
+fn bars(told: &Told) -> String {
+    let steps = || told.servers.iter().flat_map(|server| &server.steps);
+    type Figures = fn(&Outcome) -> (Option<f64>, Option<f64>);
+    let (unit, divisor, figures): (_, _, Figures) =
+        if steps().any(|step| step.published_rate.is_some()) {
+            let figures: Figures = |step| (step.rate, step.published_rate);
+            ("MB/s; marks: published", 1e6, figures)
+        } else if steps().any(|step| step.published_seconds.is_some()) {
+            let figures: Figures = |step| {
+                let published = step.published_seconds.map(|seconds| seconds as f64);
+                (Some(step.seconds), published)
+            };
+            ("hours; marks: published", 3600.0, figures)
+        } else {
+            let figures: Figures = |step| (step.iops, step.predicted_iops);
+            ("operations a second; marks: planned", 1.0, figures)
+        };
+    let mut names: Vec<&str> = Vec::new();
+    for step in steps() {
+        if !names.contains(&step.name.as_str()) {
+            names.push(&step.name);
+        }
+    }
+    let mut bars = Vec::new();
+    for name in names {
+        for server in &told.servers {
+            let Some(step) = server.steps.iter().find(|step| step.name == name) else {
+                continue;
+            };
+            let (Some(value), mark) = figures(step) else {
+                continue;
+            };
+            bars.push(Bar {
+                name: match server.server.as_str() {
+                    "" => name.to_owned(),
+                    server => format!("{name}, {server}"),
+                },
+                value: value / divisor,
+                error: None,
+                planned: mark.map(|mark| mark / divisor),
+            });
+        }
+    }
+    ::bench::plot::bars(&bars, unit)
 }
 
 /// A trial's file, or one that is ready.

@@ -25,17 +25,18 @@ use api::{
     JobList, JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange,
     ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun,
     ReportGet, ReportList, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
-    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerStop, ShareList, SmbUserAdd,
-    SmbUserList, SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList,
-    UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy,
-    ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList,
-    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename,
-    ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace,
-    ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint,
-    ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
-    ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub,
-    ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
+    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerMemory, ServerStop, ShareList,
+    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd, UserChange,
+    UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate,
+    ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
+    ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease,
+    ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot,
+    ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
+    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
+    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
+    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen,
+    ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim,
+    ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
@@ -189,6 +190,7 @@ fn requests(service: Arc<Service>) -> Router {
     };
     routes
         .on(|service, _: ServerInfo| async move { Ok(service.info()) })
+        .on(|service, _: ServerMemory| async move { service.memory().await })
         .on(|service, _: ServerStop| async move {
             service.request_stop();
             // Who asked finds the pools exported.

@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod alerts;
+mod beside;
 mod default_pool;
 mod download;
 mod error;
@@ -226,7 +227,10 @@ async fn serve(
     let state = State::open(&options.state)?;
     let service = Service::new(&options, state).await?;
     tokio::spawn(give_back_memory());
-    tokio::spawn(pressure::follow(Arc::downgrade(&service.serving.pools)));
+    let serving = Arc::downgrade(&service.serving);
+    let uses = move || serving.upgrade().map(|serving| serving.memory());
+    let pools = Arc::downgrade(&service.serving.pools);
+    tokio::spawn(pressure::follow(pools, Arc::new(uses)));
     service.serving.volumes.take_away_dead_directory().await;
     // The API answers once the pools are there: a first 'zpool list' must not miss them.
     match default_pool.is_none() && ups::is_empty_at_start(&service.ups).await {

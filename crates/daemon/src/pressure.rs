@@ -8,15 +8,22 @@
 //! server up. While it is short, the limit falls by a sixteenth of what it is at most, down to a
 //! quarter. When nothing has been short for half a minute, it rises again, eight times as slowly.
 //!
+//! Whatever there is, the cache has no more than is left of its limit beside all else that the
+//! process has in memory ([`crate::beside`]).
+//!
 //! What tasks waited in the last second, not the kernel's average of the last ten, is what counts:
 //! otherwise ten steps would be taken for each that was needed.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use host::MemoryPressure;
+use device::MemoryUses;
+use host::{MemoryPressure, ResidentMemory};
 use service::pools::Pools;
+use telemetry::memory::with_program;
 use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::beside::{Beside, beside_bytes};
 
 /// How often it is looked.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -89,30 +96,44 @@ impl CacheLimit {
     }
 }
 
-/// Has the cache follow the memory that there is, as long as there are pools.
-pub(crate) async fn follow(pools: Weak<Pools>) {
+/// Tells who has how much of the process's memory; nothing once the server is gone.
+pub(crate) type Uses = dyn Fn() -> Option<MemoryUses> + Send + Sync;
+
+/// Has the cache follow the memory that there is, and what is beside it, as long as there are
+/// pools.
+pub(crate) async fn follow(pools: Weak<Pools>, uses: Arc<Uses>) {
     let Some(max_bytes) = pools.upgrade().map(|pools| pools.cache_bytes()) else {
         return;
     };
-    let mut limit = CacheLimit::new(max_bytes);
+    let (mut limit, mut beside) = (CacheLimit::new(max_bytes), Beside::new(max_bytes));
     let mut looks = tokio::time::interval(PAUSE);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     loop {
         looks.tick().await;
         let Some(pools) = pools.upgrade() else { return };
-        let Ok(pressure) = tokio::task::spawn_blocking(MemoryPressure::read).await else {
+        let uses = Arc::clone(&uses);
+        let look = move || (MemoryPressure::read(), beside_now(uses.as_ref(), max_bytes));
+        let Ok((pressure, beside_bytes)) = tokio::task::spawn_blocking(look).await else {
             continue;
         };
-        let (before, now) = (pools.cache().limit_bytes(), Instant::now());
-        let bytes = limit.next(pressure, now - last);
+        let (before, now) = (limit.now_bytes, Instant::now());
+        let while_short = limit.next(pressure, now - last);
         last = now;
-        if bytes != before {
-            tell(before, bytes, max_bytes);
+        tell(before, while_short, max_bytes);
+        let bytes = while_short.min(beside.next(beside_bytes));
+        if bytes != pools.cache().limit_bytes() {
             // Giving much back takes its time.
             let _ = tokio::task::spawn_blocking(move || set(&pools, bytes)).await;
         }
     }
+}
+
+/// Bytes that are beside the cache now.
+fn beside_now(uses: &Uses, max_bytes: u64) -> u64 {
+    let resident = ResidentMemory::read();
+    let uses = uses().map(|uses| with_program(uses, resident));
+    uses.map_or(0, |uses| beside_bytes(&uses, resident, max_bytes))
 }
 
 fn set(pools: &Arc<Pools>, bytes: u64) {
@@ -121,6 +142,9 @@ fn set(pools: &Arc<Pools>, bytes: u64) {
 }
 
 fn tell(before: u64, bytes: u64, max_bytes: u64) {
+    if before == bytes {
+        return;
+    }
     if before == max_bytes {
         tracing::info!("memory is short: the cache gives some back (metrics tell how much)");
     } else if bytes == max_bytes {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Failure, FailureKind, ServerInfoReply, ServerOption};
+use api::{Failure, FailureKind, ServerInfoReply, ServerMemoryReply, ServerOption};
 use device::World;
 use futures::future::join_all;
 use pool::{CacheDeviceOptions, HostIdentity};
@@ -280,6 +280,20 @@ impl Service {
         self.ups.has_left(Vec::new());
         self.serving.import_cached().await;
         self.serving.nfs.begin().await;
+    }
+
+    /// Who has how much of the process's memory.
+    ///
+    /// # Errors
+    /// When the task that looks has failed.
+    pub(crate) async fn memory(&self) -> Result<ServerMemoryReply, Failure> {
+        let serving = Arc::clone(&self.serving);
+        let look = move || telemetry::memory::report(serving.memory(), &serving.pools);
+        let looked = tokio::task::spawn_blocking(look).await;
+        looked.map_err(|error| {
+            let message = format!("the server's memory could not be looked at: {error}");
+            Failure::new(FailureKind::Other, message)
+        })
     }
 
     /// What the daemon is and does.

@@ -93,7 +93,12 @@ impl Bookmarks<'_> {
                 return Ok(false);
             }
             let origin = self.dsl.directories().dataset(origin).await?;
-            until = origin.phys().creation_txg;
+            let created = origin.phys().creation_txg;
+            if created >= until {
+                let what = "a clone that it is cloned from is cloned from it";
+                return Err(DatasetError::corrupt(later.object, what));
+            }
+            until = created;
             later = origin.dir();
             if txg > until {
                 return Ok(false);
@@ -195,7 +200,7 @@ impl Bookmarks<'_> {
         let next = origin.phys().next_snapshot;
         let next = self.dsl.directories().dataset(next).await?;
         let freed = self.dsl.deadlists().of(&next).await?.space().await?;
-        self.dsl.deadlists().unload(&next).await;
+        self.dsl.deadlists().let_go(&next).await;
         for entry in &mut head.state().bookmarks.entries {
             if entry.counts_freed() && entry.creation_txg() == origin_txg {
                 entry.phys.referenced_freed_before_next_bytes = 0;

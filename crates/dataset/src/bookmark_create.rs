@@ -107,7 +107,7 @@ impl Bookmarks<'_> {
         if features.is_enabled(guid::BOOKMARK_WRITTEN) {
             let next = self.dsl.directories().dataset(from.next_snapshot).await?;
             let freed = self.dsl.deadlists().of(&next).await?.space().await?;
-            self.dsl.deadlists().unload(&next).await;
+            self.dsl.deadlists().let_go(&next).await;
             phys.flags = SnapshotBookmark::FLAG_SNAPSHOT_EXISTS
                 | SnapshotBookmark::FLAG_HAS_FREED_BEFORE_NEXT;
             phys.referenced_bytes = from.referenced_bytes;

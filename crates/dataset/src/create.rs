@@ -103,6 +103,7 @@ impl Datasets<'_> {
                 livelist: ObjectId::ZERO,
                 is_zapified: false,
                 to_write: [0; 2],
+                is_granted: [false; 2],
                 is_dirty: false,
                 is_gone: false,
             },
@@ -172,7 +173,8 @@ impl Datasets<'_> {
                 .of(&origin_head)
                 .await?
                 .clone_keys(&self.dsl.lists, ctx, from.creation_txg, &chain)
-                .await?;
+                .await?
+                .object();
             if from.next_clones.is_zero() {
                 let zap = Zap::create(
                     self.dsl.mos(),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use format::{BlockPointer, Bookmark, ErrorBookmark, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, Zap};
 
+use crate::state::Ds;
 use crate::{Dataset, DatasetError, DslPool};
 
 /// Datasets that are looked at for one block, at most.
@@ -164,16 +165,11 @@ impl Damage<'_> {
         birth: Txg,
     ) -> Result<Vec<(ObjectId, String)>, DatasetError> {
         let mut oldest = self.dsl.directories().dataset(head).await?;
-        loop {
-            let phys = oldest.phys();
-            if phys.previous_snapshot.is_zero() || phys.previous_snapshot_txg < birth {
-                break;
+        while oldest.phys().previous_snapshot_txg >= birth {
+            match self.dsl.directories().before(&oldest).await? {
+                Some(before) => oldest = before,
+                None => break,
             }
-            oldest = self
-                .dsl
-                .directories()
-                .dataset(phys.previous_snapshot)
-                .await?;
         }
         let top = oldest.dir().state().phys.head_dataset;
         let mut out = Vec::new();
@@ -185,18 +181,18 @@ impl Damage<'_> {
             }
             let dataset = self.dsl.directories().dataset(object).await?;
             out.push((object, self.dsl.directories().full_name(&dataset).await?));
-            let phys = dataset.phys();
-            let (mut at, mut at_txg) = (phys.previous_snapshot, phys.previous_snapshot_txg);
+            let mut at = dataset.clone();
             let mut own = BTreeSet::new();
-            while !at.is_zero() && birth <= at_txg && out.len() < CANDIDATES_MAX {
-                let snapshot = self.dsl.directories().dataset(at).await?;
-                if snapshot.dir().state().phys.head_dataset != object {
+            while birth <= at.phys().previous_snapshot_txg && out.len() < CANDIDATES_MAX {
+                let before = self.dsl.directories().before(&at).await?;
+                let is_own = |one: &Arc<Ds>| one.dir().state().phys.head_dataset == object;
+                let Some(snapshot) = before.filter(is_own) else {
                     break;
-                }
-                out.push((at, self.dsl.directories().full_name(&snapshot).await?));
-                own.insert(at);
-                let phys = snapshot.phys();
-                (at, at_txg) = (phys.previous_snapshot, phys.previous_snapshot_txg);
+                };
+                let name = self.dsl.directories().full_name(&snapshot).await?;
+                out.push((snapshot.object, name));
+                own.insert(snapshot.object);
+                at = snapshot;
             }
             let clones = dataset.dir().state().phys.clones;
             if own.is_empty() || clones.is_zero() {

@@ -1,6 +1,7 @@
 //! Deadlists of datasets: the [list](Deadlist) of each, loaded when it is needed, in syncing
 //! context.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use format::{DslDatasetPhys, ObjectId, Txg};
@@ -41,10 +42,23 @@ impl Deadlists<'_> {
         }))
     }
 
-    /// Forgets a deadlist that was loaded: a snapshot's is needed when one is destroyed only.
-    pub(crate) async fn unload(&self, dataset: &Arc<Ds>) {
-        if dataset.is_snapshot() {
-            *dataset.deadlist.lock().await = None;
+    /// A deadlist that was loaded is not needed for the moment. A head's stays loaded; a snapshot's
+    /// does until those of some others were, as snapshots are mostly destroyed beside each other.
+    pub(crate) async fn let_go(&self, dataset: &Arc<Ds>) {
+        if dataset.is_snapshot()
+            && let Some(other) = self.dsl.recent_deadlists.note(dataset)
+            && let Some(list) = other.deadlist.lock().await.take()
+        {
+            list.forget_content().await;
+        }
+    }
+
+    /// A deadlist out of its dataset, which is being destroyed.
+    pub(crate) async fn take(&self, dataset: &Arc<Ds>) -> Result<Deadlist, DatasetError> {
+        let object = dataset.phys().deadlist;
+        match dataset.deadlist.lock().await.take() {
+            Some(list) if list.object() == object => Ok(list),
+            _ => Deadlist::open(self.dsl.mos(), object).await,
         }
     }
 
@@ -57,11 +71,13 @@ impl Deadlists<'_> {
         let head = self.dsl.directories().head(&head_dir).await?;
         let is_old = self.of(&head).await?.is_old();
         let mut keys = Vec::new();
-        let mut at = snapshot;
-        while is_old && !at.is_zero() {
-            let phys = self.dsl.directories().dataset(at).await?.phys();
-            keys.push(phys.previous_snapshot_txg);
-            at = phys.previous_snapshot;
+        if !is_old || snapshot.is_zero() {
+            return Ok(keys);
+        }
+        let mut at = Some(self.dsl.directories().dataset(snapshot).await?);
+        while let Some(dataset) = at {
+            keys.push(dataset.phys().previous_snapshot_txg);
+            at = self.dsl.directories().before(&dataset).await?;
         }
         Ok(keys)
     }
@@ -91,6 +107,7 @@ impl Deadlists<'_> {
         key: Txg,
     ) -> Result<(), DatasetError> {
         let mut pending = vec![dir.clone()];
+        let mut seen = HashSet::from([dir.object]);
         while let Some(dir) = pending.pop() {
             let clones = dir.state().phys.clones;
             if clones.is_zero() {
@@ -103,7 +120,7 @@ impl Deadlists<'_> {
                     .dataset(entry.value.as_u64().unwrap_or(0).into())
                     .await?;
                 let clone_dir = clone.dir();
-                if clone_dir.state().origin_txg > key {
+                if clone_dir.state().origin_txg > key && seen.insert(clone_dir.object) {
                     self.of(&clone)
                         .await?
                         .remove_key(&self.dsl.lists, ctx, key)

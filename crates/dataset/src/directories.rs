@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{DslDatasetPhys, DslDirPhys, Endian, ObjectId, ObjectType, ObjsetKind, Txg, names};
+use futures::StreamExt;
 use object::Zap;
 
 use crate::DatasetError;
@@ -18,6 +19,26 @@ use crate::features::PER_DATASET;
 use crate::info::{Lost, none_lost};
 use crate::name::{check_name, split_parent, split_snapshot};
 use crate::state::{Dir, DirState, Ds, DsState, Pending, SnapshotBookmarks, set_once};
+
+/// Levels of directories: names have at most 255 bytes.
+const DEPTH_MAX: u32 = 128;
+/// Directories and datasets that are read at the same time, where many are.
+const READS_IN_FLIGHT: usize = 16;
+
+/// What a chain of snapshots must not be.
+fn not_before(dataset: ObjectId, before: ObjectId, why: &str) -> DatasetError {
+    let what = format!("dataset {before} cannot be the snapshot before it: {why}");
+    DatasetError::corrupt(dataset, what)
+}
+
+/// Does something with each, several at the same time; what comes of it is in their order.
+pub(crate) async fn several_at_once<T, F: Future>(
+    items: impl IntoIterator<Item = T>,
+    start: impl FnMut(T) -> F,
+) -> Vec<F::Output> {
+    let started = futures::stream::iter(items).map(start);
+    started.buffered(READS_IN_FLIGHT).collect().await
+}
 
 /// Directories and datasets by name and number: [`DslPool::directories`].
 #[derive(Clone, Copy)]
@@ -159,31 +180,51 @@ impl<'a> Directories<'a> {
 
     /// Those that can be read.
     pub(crate) async fn children_and_lost(&self, dir: &Arc<Dir>, lost: &mut Lost) -> Vec<Arc<Dir>> {
-        let above = dir.full_name(&self.dsl.pool_name());
+        let names = self.child_names(dir, lost).await;
+        let found = several_at_once(names, |name| self.child_or_lost(dir.clone(), name)).await;
+        let mut children = Vec::with_capacity(found.len());
+        for child in found {
+            match child {
+                Ok(child) => children.extend(child),
+                Err(one) => lost.push(one),
+            }
+        }
+        children
+    }
+
+    /// Names of the directories below a directory, sorted, hidden ones left out.
+    async fn child_names(&self, dir: &Arc<Dir>, lost: &mut Lost) -> Vec<String> {
         let entries = async {
             let children = dir.state().phys.child_directories;
             Zap::hold(self.dsl.mos(), children).await?.all().await
         };
-        let entries = match entries.await {
-            Ok(entries) => entries,
+        match entries.await {
+            Ok(entries) => {
+                let names = entries.iter().map(|entry| entry.name_str().into_owned());
+                let mut names: Vec<String> =
+                    names.filter(|name| !name.starts_with(['$', '%'])).collect();
+                names.sort_unstable();
+                names
+            }
             Err(error) => {
+                let above = dir.full_name(&self.dsl.pool_name());
                 lost.push((format!("{above}/..."), error.into()));
-                return Vec::new();
-            }
-        };
-        let mut out = Vec::new();
-        for entry in entries {
-            let name = String::from_utf8_lossy(&entry.name).into_owned();
-            if name.starts_with(['$', '%']) {
-                continue;
-            }
-            match self.child_dir(dir, &name).await {
-                Ok(child) => out.extend(child.map(|child| (name, child))),
-                Err(error) => lost.push((format!("{above}/{name}"), error)),
+                Vec::new()
             }
         }
-        out.sort_by(|a, b| a.0.cmp(&b.0));
-        out.into_iter().map(|(_, dir)| dir).collect()
+    }
+
+    /// A directory below another one; where it cannot be read, its name and why.
+    async fn child_or_lost(
+        &self,
+        dir: Arc<Dir>,
+        name: String,
+    ) -> Result<Option<Arc<Dir>>, (String, DatasetError)> {
+        let child = self.child_dir(&dir, &name).await;
+        child.map_err(|error| {
+            let above = dir.full_name(&self.dsl.pool_name());
+            (format!("{above}/{name}"), error)
+        })
     }
 
     /// Snapshots of a head with their names, oldest first.
@@ -192,12 +233,15 @@ impl<'a> Directories<'a> {
         head: &Arc<Ds>,
     ) -> Result<Vec<(String, Arc<Ds>)>, DatasetError> {
         let names = head.phys().snapshot_names;
-        let mut out = Vec::new();
-        for entry in Zap::hold(self.dsl.mos(), names).await?.all().await? {
-            let name = String::from_utf8_lossy(&entry.name).into_owned();
-            let snapshot = self
-                .dataset(entry.value.as_u64().unwrap_or(0).into())
-                .await?;
+        let entries = Zap::hold(self.dsl.mos(), names).await?.all().await?;
+        let numbers = entries.iter().map(|entry| entry.value.as_u64());
+        let numbers: Vec<ObjectId> = numbers
+            .map(|number| ObjectId::new(number.unwrap_or(0)))
+            .collect();
+        let found = several_at_once(numbers, |number| self.dataset(number)).await;
+        let mut out = Vec::with_capacity(found.len());
+        for (entry, snapshot) in entries.iter().zip(found) {
+            let (name, snapshot) = (entry.name_str().into_owned(), snapshot?);
             let (txg, number) = {
                 let mut state = snapshot.state();
                 state.snapshot_name.get_or_insert_with(|| name.clone());
@@ -242,20 +286,49 @@ impl<'a> Directories<'a> {
         heads
     }
 
-    /// The same with those that cannot be read, by name, or what is above them.
+    /// The same with those that cannot be read, by name, or what is above them: level by level, of
+    /// each level several at the same time.
     pub(crate) async fn heads_and_lost(&self) -> (Vec<Arc<Ds>>, Lost) {
         let pool = self.dsl.pool_name();
-        let mut pending = vec![self.root_dir().clone()];
+        let mut level = vec![self.root_dir().clone()];
         let (mut heads, mut lost) = (Vec::new(), Lost::new());
-        while let Some(dir) = pending.pop() {
-            match self.head(&dir).await {
-                Ok(head) => heads.push(head),
-                Err(error) => lost.push((dir.full_name(&pool), error)),
+        while !level.is_empty() {
+            let found = several_at_once(level.clone(), |dir| self.head_of(dir)).await;
+            for (dir, head) in level.iter().zip(found) {
+                match head {
+                    Ok(head) => heads.push(head),
+                    Err(error) => lost.push((dir.full_name(&pool), error)),
+                }
             }
-            pending.extend(self.children_and_lost(&dir, &mut lost).await);
+            let named = several_at_once(level, |dir| self.children_named(dir)).await;
+            let mut below = Vec::new();
+            for (names, mut without) in named {
+                below.extend(names);
+                lost.append(&mut without);
+            }
+            let found = several_at_once(below, |(dir, name)| self.child_or_lost(dir, name)).await;
+            level = Vec::with_capacity(found.len());
+            for child in found {
+                match child {
+                    Ok(child) => level.extend(child),
+                    Err(one) => lost.push(one),
+                }
+            }
         }
         (heads, lost)
     }
+
+    async fn head_of(&self, dir: Arc<Dir>) -> Result<Arc<Ds>, DatasetError> {
+        self.head(&dir).await
+    }
+
+    /// A directory with the name of each below it.
+    async fn children_named(&self, dir: Arc<Dir>) -> (Vec<(Arc<Dir>, String)>, Lost) {
+        let mut lost = Lost::new();
+        let names = self.child_names(&dir, &mut lost).await.into_iter();
+        (names.map(|name| (dir.clone(), name)).collect(), lost)
+    }
+
     /// The directory of the root dataset.
     pub(crate) fn root_dir(&self) -> &'a Arc<Dir> {
         self.dsl
@@ -304,13 +377,23 @@ impl<'a> Directories<'a> {
 
     /// The directory with this object number.
     pub(crate) fn dir(&self, object: ObjectId) -> BoxFuture<'_, Result<Arc<Dir>, DatasetError>> {
-        Box::pin(self.dir_named(object, None))
+        self.dir_at(object, 0)
+    }
+
+    /// The same, so many levels above one that is being read.
+    fn dir_at(
+        &self,
+        object: ObjectId,
+        depth: u32,
+    ) -> BoxFuture<'_, Result<Arc<Dir>, DatasetError>> {
+        Box::pin(self.dir_named(object, None, depth))
     }
 
     async fn dir_named(
         &self,
         object: ObjectId,
         name: Option<&str>,
+        depth: u32,
     ) -> Result<Arc<Dir>, DatasetError> {
         if let Some(dir) = self.dsl.registry.dir(object) {
             return Ok(dir);
@@ -324,10 +407,10 @@ impl<'a> Directories<'a> {
         let is_zapified = info.object_type == ObjectType::OTN_ZAP_METADATA;
         let parent = if phys.parent.is_zero() {
             None
-        } else if phys.parent == object {
+        } else if phys.parent == object || depth == DEPTH_MAX {
             return Err(DatasetError::corrupt(object, "it is its own parent"));
         } else {
-            Some(self.dir(phys.parent).await?)
+            Some(self.dir_at(phys.parent, depth + 1).await?)
         };
         let name = match (name, &parent) {
             (Some(name), _) => name.to_owned(),
@@ -369,6 +452,7 @@ impl<'a> Directories<'a> {
                 livelist: livelist.unwrap_or(0).into(),
                 is_zapified,
                 to_write: [0; 2],
+                is_granted: [false; 2],
                 is_dirty: false,
                 is_gone: false,
             },
@@ -393,7 +477,20 @@ impl<'a> Directories<'a> {
             .lookup_u64(name)
             .await?
         {
-            Some(object) => Ok(Some(self.dir_named(object.into(), Some(name)).await?)),
+            Some(object) => {
+                let child = self.dir_named(object.into(), Some(name), 0).await?;
+                // So a walk from the root down comes to its end, and meets each once.
+                let is_there = {
+                    let state = child.state();
+                    let above = state.parent.as_ref();
+                    above.is_some_and(|above| Arc::ptr_eq(above, parent)) && state.name == name
+                };
+                if !is_there {
+                    let what = format!("directory {} has it as '{name}'", parent.object);
+                    return Err(DatasetError::corrupt(child.object, what));
+                }
+                Ok(Some(child))
+            }
             None => Ok(None),
         }
     }
@@ -441,7 +538,10 @@ impl<'a> Directories<'a> {
             }
         } else {
             if !phys.previous_snapshot.is_zero() {
-                prev = Some(self.dataset(phys.previous_snapshot).await?);
+                prev = Some(
+                    self.snapshot_of_head(object, phys.previous_snapshot)
+                        .await?,
+                );
             }
             refquota_bytes = self.dsl.properties().own_number(&dir, "refquota").await?;
             reserved_bytes = self
@@ -472,6 +572,50 @@ impl<'a> Directories<'a> {
         let queue = &self.dsl.sync_state.queue;
         let make = || Ds::new(object, queue.clone(), state);
         Ok(self.dsl.registry.dataset_or(object, make))
+    }
+
+    /// The snapshot before a dataset in its chain; `None` where the chain begins.
+    ///
+    /// # Errors
+    /// [`DatasetError::Corrupt`] where what stands there is no snapshot, or one that is not older
+    /// than the snapshot after it. So whoever follows a chain comes to its end, also where a pool
+    /// was made to have none.
+    pub(crate) async fn before(&self, dataset: &Ds) -> Result<Option<Arc<Ds>>, DatasetError> {
+        let later = dataset.phys();
+        if later.previous_snapshot.is_zero() {
+            return Ok(None);
+        }
+        let before = self.dataset(later.previous_snapshot).await?;
+        let earlier = before.phys();
+        if !earlier.is_snapshot() {
+            return Err(not_before(
+                dataset.object,
+                before.object,
+                "it is no snapshot",
+            ));
+        }
+        if later.is_snapshot() && earlier.creation_txg >= later.creation_txg {
+            return Err(not_before(dataset.object, before.object, "it is not older"));
+        }
+        Ok(Some(before))
+    }
+
+    /// What a head names as the snapshot before it. That it is one is looked at before it is
+    /// loaded: two heads that name each other would be loaded for ever.
+    async fn snapshot_of_head(
+        &self,
+        head: ObjectId,
+        snapshot: ObjectId,
+    ) -> Result<Arc<Ds>, DatasetError> {
+        if let Some(snapshot) = self.dsl.registry.dataset(snapshot) {
+            return Ok(snapshot);
+        }
+        let held = self.dsl.mos().hold(snapshot).await?;
+        let is_dataset = held.info().bonus_type == ObjectType::DSL_DATASET;
+        if is_dataset && !DslDatasetPhys::decode(&held.bonus(), Endian::Little)?.is_snapshot() {
+            return Err(not_before(head, snapshot, "it is no snapshot"));
+        }
+        self.dataset(snapshot).await
     }
 
     /// The head dataset of a directory.
@@ -507,5 +651,31 @@ impl<'a> Directories<'a> {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Goal: of many reads a bounded number is under way at the same time, as many as may be, and
+    /// what was read comes in order. Method: reads that wait, each another time.
+    #[tokio::test]
+    async fn several_are_under_way_and_all_come_in_order() {
+        let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let read = async |number: usize| {
+            let now = running.fetch_add(1, Ordering::Relaxed) + 1;
+            most.fetch_max(now, Ordering::Relaxed);
+            for _ in 0..number % 5 + 1 {
+                tokio::task::yield_now().await;
+            }
+            running.fetch_sub(1, Ordering::Relaxed);
+            number
+        };
+        let found = several_at_once(0..100, read).await;
+        assert!(found.into_iter().eq(0..100));
+        assert_eq!(most.into_inner(), READS_IN_FLIGHT);
     }
 }

@@ -20,7 +20,9 @@ use zio::{Pipeline, TxgManager};
 
 use crate::DatasetError;
 use crate::features::Features;
-use crate::state::{DestroyState, KeyStore, Lists, ListsInUse, Registry, SyncState, TaskQueue};
+use crate::state::{
+    DestroyState, KeyStore, Lists, ListsInUse, RecentDeadlists, Registry, SyncState, TaskQueue,
+};
 use crate::task::{DslHooks, HistoryEvent};
 
 /// What every DSL call needs of the pool.
@@ -54,6 +56,7 @@ pub struct DslPool {
     /// The namespace: held shared to look, alone by sync tasks and while keys change.
     pub(crate) config: tokio::sync::RwLock<()>,
     pub(crate) registry: Registry,
+    pub(crate) recent_deadlists: RecentDeadlists,
     pub(crate) sync_state: SyncState,
     pub(crate) tasks: TaskQueue,
     pub(crate) destroy_state: DestroyState,
@@ -80,6 +83,7 @@ impl DslPool {
             features,
             config: tokio::sync::RwLock::new(()),
             registry: Registry::default(),
+            recent_deadlists: RecentDeadlists::default(),
             sync_state: SyncState::default(),
             tasks: TaskQueue::default(),
             destroy_state: DestroyState::default(),
@@ -111,6 +115,10 @@ impl DslPool {
     }
     pub(crate) fn env(&self) -> &DslEnvironment {
         &self.env
+    }
+    /// Bytes that directories, datasets and snapshots take in memory, roughly, without objects.
+    pub fn memory_bytes(&self) -> u64 {
+        self.registry.memory_bytes()
     }
     /// Seconds since the epoch.
     pub(crate) fn now_seconds(&self) -> u64 {

@@ -7,7 +7,7 @@ use format::{DslDatasetPhys, ObjectId, ObjsetKind};
 use object::Zap;
 
 use crate::DatasetError;
-use crate::directories::Directories;
+use crate::directories::{Directories, several_at_once};
 use crate::info::{DatasetInfo, DatasetKind, ListOptions, Lost, kind_of, none_lost};
 use crate::state::{Dir, Ds};
 
@@ -177,6 +177,9 @@ impl Directories<'_> {
                 }
                 if goes_deeper {
                     let children = self.children_and_lost(&dir, &mut lost).await;
+                    let mut unknown = children.clone();
+                    unknown.retain(|child| !self.has_head(child));
+                    several_at_once(unknown, |child| self.read_head(child)).await;
                     pending.extend(children.into_iter().rev().map(|child| (child, depth + 1)));
                 }
             }
@@ -185,11 +188,39 @@ impl Directories<'_> {
     }
 
     async fn snapshot_infos(&self, head: &Arc<Ds>) -> Result<Vec<DatasetInfo>, DatasetError> {
-        let mut infos = Vec::new();
-        for (_, snapshot) in self.snapshots(head).await? {
+        let snapshots = self.snapshots(head).await?;
+        let mut unknown: Vec<Arc<Ds>> = Vec::new();
+        for (_, snapshot) in &snapshots {
+            if snapshot.state().kind.is_none() {
+                unknown.push(snapshot.clone());
+            }
+        }
+        several_at_once(unknown, |snapshot| self.read_kind(snapshot)).await;
+        let mut infos = Vec::with_capacity(snapshots.len());
+        for (_, snapshot) in snapshots {
             infos.push(self.info(&snapshot).await?);
         }
         Ok(infos)
+    }
+
+    /// Whether the head of a directory is in memory.
+    fn has_head(&self, dir: &Arc<Dir>) -> bool {
+        let head = dir.state().phys.head_dataset;
+        self.dsl.registry.dataset(head).is_some()
+    }
+
+    /// Reads what will be told of a directory. Where that fails, so it does again, and is told.
+    async fn read_head(&self, dir: Arc<Dir>) {
+        if let Ok(head) = self.head(&dir).await {
+            self.read_kind(head).await;
+        }
+    }
+
+    /// The same of a dataset.
+    async fn read_kind(&self, dataset: Arc<Ds>) {
+        if let Err(error) = self.objset_kind(&dataset).await {
+            tracing::debug!(dataset = %dataset.object, %error, "what it holds cannot be read");
+        }
     }
 
     /// Full names of a snapshot's clones, hidden ones left out: none for what is no snapshot. This

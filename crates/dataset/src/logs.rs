@@ -17,11 +17,14 @@ use zio::{Tx, WritePolicy, ZioError};
 
 use crate::DatasetError;
 use crate::account::HeadAccounting;
+use crate::directories::several_at_once;
 use crate::dsl::DslPool;
 use crate::state::Ds;
 
 /// How often something is tried again that a log being closed was in the way of.
 pub(crate) const LOG_TRIES_MAX: u32 = 20;
+/// Root blocks of which all are in memory before the first one is looked at.
+const ROOTS_AT_ONCE: usize = 64;
 
 /// What [`DslPool::claim_logs`] does with logs that nobody claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +42,9 @@ enum LogState {
     AwaitsReplay { synced: Txg },
     CutOff,
 }
+
+/// The root block of a dataset, as it is stored and decoded.
+type Root = (Bytes, ObjsetPhys);
 
 /// Intent logs of all datasets: [`DslPool::logs`].
 #[derive(Clone, Copy)]
@@ -79,6 +85,30 @@ impl Logs<'_> {
     pub(crate) async fn free(&self, ctx: &SyncContext, head: &Ds, header: &ZilHeader) {
         let root = head.phys().block.birth();
         free_chain(&self.dsl.env().pipeline, ctx.txg, root, header).await;
+    }
+
+    /// Heads that have a root block, in parts whose blocks are read together.
+    fn parts_with_roots(heads: Vec<Arc<Ds>>) -> Vec<Vec<Arc<Ds>>> {
+        let mut written = heads;
+        written.retain(|head| !head.phys().block.is_hole());
+        written.chunks(ROOTS_AT_ONCE).map(<[_]>::to_vec).collect()
+    }
+
+    /// Root blocks, as they are stored and decoded, several read at the same time.
+    async fn roots_of(&self, heads: Vec<Arc<Ds>>) -> Vec<(Arc<Ds>, Result<Root, DatasetError>)> {
+        several_at_once(heads, |head| self.root_with(head)).await
+    }
+
+    async fn root_with(&self, head: Arc<Ds>) -> (Arc<Ds>, Result<Root, DatasetError>) {
+        let read = async {
+            let (data, endian) = self.dsl.root_block(&head).await?;
+            let objset = ObjsetPhys::decode(&data, endian)?;
+            // Who lists the datasets next need not read it again.
+            head.state().kind.get_or_insert(objset.kind);
+            Ok::<_, DatasetError>((data, objset))
+        };
+        let read = read.await;
+        (head, read)
     }
 
     /// Closes the intent log of a dataset that nobody uses any more, before it is destroyed or
@@ -210,18 +240,25 @@ impl Logs<'_> {
 
     async fn datasets_whose_log(&self, is: LogState) -> Result<Vec<String>, DatasetError> {
         let _config = self.dsl.config.read().await;
-        let pipeline = &self.dsl.env().pipeline;
         let mut out = Vec::new();
-        for head in self.dsl.directories().heads().await {
-            if head.phys().block.is_hole() {
-                continue;
-            }
-            let objset = match self.dsl.root_block(&head).await {
-                Ok((data, endian)) => ObjsetPhys::decode(&data, endian).map_err(Into::into),
-                Err(error) => Err(error),
-            };
-            let objset = match objset {
-                Ok(objset) => objset,
+        let parts = Self::parts_with_roots(self.dsl.directories().heads().await);
+        for part in parts {
+            self.add_those_whose_log(is, part, &mut out).await?;
+        }
+        Ok(out)
+    }
+
+    /// Adds the names of those heads of which it is so.
+    async fn add_those_whose_log(
+        &self,
+        is: LogState,
+        heads: Vec<Arc<Ds>>,
+        out: &mut Vec<String>,
+    ) -> Result<(), DatasetError> {
+        let pipeline = &self.dsl.env().pipeline;
+        for (head, root) in self.roots_of(heads).await {
+            let objset = match root {
+                Ok((_, objset)) => objset,
                 Err(error) => {
                     let dataset = head.object;
                     tracing::warn!(%dataset, %error, "whether a dataset has a log cannot be told");
@@ -242,7 +279,7 @@ impl Logs<'_> {
                 out.push(self.dsl.directories().full_name(&head).await?);
             }
         }
-        Ok(out)
+        Ok(())
     }
 
     /// At import, after a crash: marks the intent logs' blocks as allocated (`zil_claim`), before
@@ -255,7 +292,6 @@ impl Logs<'_> {
     /// devices are missing.
     pub async fn claim(&self, ctx: &SyncContext, how: LogClaim) -> Result<Txg, DatasetError> {
         let _config = self.dsl.config.write().await;
-        let pipeline = &self.dsl.env().pipeline;
         let mut newest = Txg::ZERO;
         let mut changed = Vec::new();
         // Nobody has to be there to read these: see `dataset_lost`.
@@ -263,17 +299,42 @@ impl Logs<'_> {
         for (name, error) in lost {
             self.dataset_lost(name, error)?;
         }
-        for head in heads {
-            if head.phys().block.is_hole() {
+        for part in Self::parts_with_roots(heads) {
+            let found = self.claim_some(ctx, how, part, &mut changed).await?;
+            newest = newest.max(found);
+        }
+        // Writing allocates, so all logs are claimed before: their blocks are free in the space
+        // maps.
+        for (head, data, header) in changed {
+            if head.is_encrypted() {
+                self.write_locked_head(ctx, &head, &data, &header).await?;
                 continue;
             }
-            let read = async {
-                let (data, endian) = self.dsl.root_block(&head).await?;
-                let header = ObjsetPhys::decode(&data, endian)?.zil_header;
-                Ok::<_, DatasetError>((data, header))
-            };
-            let (data, mut header) = match may_fail(read).await {
-                Ok(read) => read,
+            let objset = self.dsl.datasets().open_objset(&head).await?;
+            objset.set_zil_header(&Tx::syncing(ctx.txg), header);
+            self.dsl
+                .datasets()
+                .attach_without_log(&head, objset)
+                .await?;
+            self.dsl.syncer().sync_dataset_now(ctx, &head).await?;
+            *head.open.lock() = None;
+        }
+        Ok(newest)
+    }
+
+    /// Claims the logs of some heads; adds to `changed` whose heads are to be written anew.
+    async fn claim_some(
+        &self,
+        ctx: &SyncContext,
+        how: LogClaim,
+        heads: Vec<Arc<Ds>>,
+        changed: &mut Vec<(Arc<Ds>, Bytes, ZilHeader)>,
+    ) -> Result<Txg, DatasetError> {
+        let pipeline = &self.dsl.env().pipeline;
+        let mut newest = Txg::ZERO;
+        for (head, root) in may_fail(self.roots_of(heads)).await {
+            let (data, mut header) = match root {
+                Ok((data, objset)) => (data, objset.zil_header),
                 Err(error) => {
                     let name = self.dsl.directories().full_name(&head).await?;
                     self.dataset_lost(name, error)?;
@@ -311,22 +372,6 @@ impl Logs<'_> {
             tracing::debug!(dataset = %name, ?claimed, "claimed an intent log");
             newest = newest.max(claimed.newest_birth);
             changed.push((head, data, header));
-        }
-        // Writing allocates, so all logs are claimed before: their blocks are free in the space
-        // maps.
-        for (head, data, header) in changed {
-            if head.is_encrypted() {
-                self.write_locked_head(ctx, &head, &data, &header).await?;
-                continue;
-            }
-            let objset = self.dsl.datasets().open_objset(&head).await?;
-            objset.set_zil_header(&Tx::syncing(ctx.txg), header);
-            self.dsl
-                .datasets()
-                .attach_without_log(&head, objset)
-                .await?;
-            self.dsl.syncer().sync_dataset_now(ctx, &head).await?;
-            *head.open.lock() = None;
         }
         Ok(newest)
     }

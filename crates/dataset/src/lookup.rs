@@ -339,17 +339,13 @@ impl Properties<'_> {
                     .await?
             };
             total += space.used;
-            if phys.previous_snapshot.is_zero() {
+            let Some(before) = self.dsl.directories().before(&at).await? else {
                 return Err(DatasetError::WrongKind {
                     name: self.dsl.directories().full_name(older).await?,
                     reason: "it is not an earlier snapshot of the same dataset".into(),
                 });
-            }
-            at = self
-                .dsl
-                .directories()
-                .dataset(phys.previous_snapshot)
-                .await?;
+            };
+            at = before;
         }
         Ok(total.max(0) as u64)
     }
@@ -379,15 +375,15 @@ impl Properties<'_> {
         }
         let mut total = newer.referenced_bytes as i64 - entry.phys.referenced_bytes as i64
             + entry.phys.referenced_freed_before_next_bytes as i64;
-        let mut phys = newer;
-        while phys.previous_snapshot_txg > txg {
-            total += crate::state::Deadlist::open(self.dsl.mos(), phys.deadlist)
+        let mut at = Some(dataset.clone());
+        while let Some(later) = at.filter(|at| at.phys().previous_snapshot_txg > txg) {
+            let deadlist = later.phys().deadlist;
+            total += crate::state::Deadlist::open(self.dsl.mos(), deadlist)
                 .await?
                 .space_range(&self.dsl.lists, format::Txg::ZERO, txg)
                 .await?
                 .used;
-            let previous = phys.previous_snapshot;
-            phys = self.dsl.directories().dataset(previous).await?.phys();
+            at = self.dsl.directories().before(&later).await?;
         }
         Ok(total.max(0) as u64)
     }

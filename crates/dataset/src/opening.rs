@@ -200,6 +200,7 @@ impl Datasets<'_> {
             settings,
         });
         *dataset.open.lock() = Some(open.clone());
+        self.dsl.registry.note_opened(dataset);
         Ok(open)
     }
 

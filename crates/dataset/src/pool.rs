@@ -17,8 +17,9 @@ use crate::dsl::{DslEnvironment, DslPool};
 use crate::features::{Features, guid};
 use crate::settings::mos_properties;
 
-/// Objects of the MOS kept in memory although nobody uses them.
-const MOS_OBJECT_CACHE: usize = 16 << 10;
+/// Objects of the MOS kept in memory although nobody uses them, which a dataset has six of. What
+/// they take is the cache's, and is given back where that is short.
+const MOS_OBJECT_CACHE: usize = 128 << 10;
 
 impl DslPool {
     /// Makes the MOS of a new pool, its feature flags and first datasets, in syncing context

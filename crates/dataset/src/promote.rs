@@ -76,10 +76,12 @@ impl Snapshots<'_> {
     /// Datasets from one back to another (exclusive).
     async fn chain(&self, from: ObjectId, until: ObjectId) -> Result<Vec<Arc<Ds>>, DatasetError> {
         let mut out = Vec::new();
-        let mut at = from;
-        while at != until && !at.is_zero() {
-            let dataset = self.dsl.directories().dataset(at).await?;
-            at = dataset.phys().previous_snapshot;
+        let mut at = match from.is_zero() {
+            true => None,
+            false => Some(self.dsl.directories().dataset(from).await?),
+        };
+        while let Some(dataset) = at.filter(|dataset| dataset.object != until) {
+            at = self.dsl.directories().before(&dataset).await?;
             out.push(dataset);
         }
         Ok(out)
@@ -95,7 +97,7 @@ impl Snapshots<'_> {
                 .await?
                 .space_range(&self.dsl.lists, after, Txg::new(u64::MAX))
                 .await?;
-            self.dsl.deadlists().unload(dataset).await;
+            self.dsl.deadlists().let_go(dataset).await;
             total += space.used.max(0) as u64;
         }
         Ok(total)
@@ -116,7 +118,7 @@ impl Snapshots<'_> {
         for snapshot in &parts.shared {
             if !snapshot.phys().previous_snapshot.is_zero() {
                 moved.add(self.dsl.deadlists().of(snapshot).await?.space().await?);
-                self.dsl.deadlists().unload(snapshot).await;
+                self.dsl.deadlists().let_go(snapshot).await;
             }
         }
         if let Some(before) = &parts.before {
@@ -414,7 +416,7 @@ impl PromoteTask {
             .dataset(parts.origin.phys().next_snapshot)
             .await?;
         dsl.deadlists().of(&next).await?.space().await?;
-        dsl.deadlists().unload(&next).await;
+        dsl.deadlists().let_go(&next).await;
         let odd_clones = odd.state().phys.clones;
         readable.key_to_remove(odd_clones, clone.object).await?;
         if let Some(before) = &parts.before {

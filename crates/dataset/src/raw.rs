@@ -19,7 +19,7 @@ use codec::crypt::{Suite, WrappedKey, WrappingKey};
 use device::BoxFuture;
 use format::{
     Checksum, Compression, DNODE_BLOCK_BYTES, DnodePhys, NvList, NvValue, ObjectId, ObjectType,
-    names,
+    Txg, names,
 };
 use object::{ObjectSet, RawRoot, SyncContext, Zap, ZapOptions, ZapValue};
 use zio::Tx;
@@ -238,14 +238,20 @@ impl Keys<'_> {
     /// The directory whose key a directory has: clones have that of what they are clones of.
     async fn key_owner(&self, dir: &Arc<Dir>) -> Result<Arc<Dir>, DatasetError> {
         let mut dir = dir.clone();
+        let mut until = Txg::new(u64::MAX);
         loop {
-            let (is_clone, origin) = {
+            let (origin_txg, origin) = {
                 let state = dir.state();
-                (!state.origin_txg.is_zero(), state.phys.origin)
+                (state.origin_txg, state.phys.origin)
             };
-            if !is_clone {
+            if origin_txg.is_zero() {
                 return Ok(dir);
             }
+            if origin_txg >= until {
+                let what = "a clone that it is cloned from is cloned from it";
+                return Err(DatasetError::corrupt(dir.object, what));
+            }
+            until = origin_txg;
             dir = self.dsl.directories().dataset(origin).await?.dir();
         }
     }

@@ -6,14 +6,16 @@
 //! instant later is what is left.
 //!
 //! Objects that a task changes are asked for their block of dnodes too, which the sync writes anew.
-//! Of ZAPs that may be big (names of snapshots, clones of an origin) the entries are looked up that
-//! will be; where a new object's number is the key, all blocks are read.
+//! Of ZAPs that may be big (names of snapshots, clones of an origin, keys of a deadlist) those
+//! entries are looked up that will be; where a new object's number is the key, all blocks are read.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use format::{DslDatasetPhys, ObjectId, Txg, names};
 use futures::StreamExt;
 use object::{Bpobj, Object, Zap};
+use parking_lot::Mutex;
 
 use crate::DatasetError;
 use crate::dsl::DslPool;
@@ -32,12 +34,30 @@ const EVER: Txg = Txg::new(u64::MAX);
 #[derive(Clone, Copy)]
 pub(crate) struct Readable<'a> {
     pub(crate) dsl: &'a Arc<DslPool>,
+    seen: Option<&'a Seen>,
+}
+
+/// What was read for a task about many datasets, which is not read again for each.
+#[derive(Default)]
+pub(crate) struct Seen {
+    parts: Mutex<HashSet<(Part, ObjectId)>>,
+}
+
+/// What is read of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Part {
+    Dnode,
+    Blocks,
+    List,
 }
 
 impl DslPool {
     /// Reading what a sync task needs, in its check.
     pub(crate) fn readable(self: &Arc<Self>) -> Readable<'_> {
-        Readable { dsl: self }
+        Readable {
+            dsl: self,
+            seen: None,
+        }
     }
 }
 
@@ -51,19 +71,38 @@ fn missing(object: ObjectId, entry: impl std::fmt::Display) -> DatasetError {
     DatasetError::corrupt(object, format!("it has no entry '{entry}'"))
 }
 
-impl Readable<'_> {
+impl<'a> Readable<'a> {
+    /// The same for a task about many datasets: each object is read once.
+    pub(crate) fn once(self, seen: &'a Seen) -> Self {
+        Readable {
+            seen: Some(seen),
+            ..self
+        }
+    }
+
+    /// Whether this was not read yet for the same task.
+    fn is_new(&self, part: Part, id: ObjectId) -> bool {
+        self.seen
+            .is_none_or(|seen| seen.parts.lock().insert((part, id)))
+    }
+
     /// An object that is changed or freed; `None` for zero.
     pub(crate) async fn object(&self, id: ObjectId) -> Result<Option<Object>, DatasetError> {
         if id.is_zero() {
             return Ok(None);
         }
         let object = self.dsl.mos().hold(id).await?;
-        object.prepare_dnode().await?;
+        if self.is_new(Part::Dnode, id) {
+            object.prepare_dnode().await?;
+        }
         Ok(Some(object))
     }
 
     /// An object, and all its blocks.
     pub(crate) async fn whole(&self, id: ObjectId) -> Result<(), DatasetError> {
+        if !self.is_new(Part::Blocks, id) {
+            return Ok(());
+        }
         let Some(object) = self.object(id).await? else {
             return Ok(());
         };
@@ -87,11 +126,16 @@ impl Readable<'_> {
         }
     }
 
-    /// The same, of a ZAP whose keys are numbers.
+    /// The same, of a ZAP whose keys are numbers of objects.
     pub(crate) async fn key(&self, zap: ObjectId, key: ObjectId) -> Result<bool, DatasetError> {
+        self.number(zap, key.get()).await
+    }
+
+    /// The same, of a ZAP whose keys are numbers.
+    async fn number(&self, zap: ObjectId, key: u64) -> Result<bool, DatasetError> {
         match self.object(zap).await? {
             Some(object) => {
-                let found = Zap::open(object).await?.lookup_int(key.get()).await?;
+                let found = Zap::open(object).await?.lookup_int(key).await?;
                 Ok(found.is_some())
             }
             None => Ok(false),
@@ -124,7 +168,10 @@ impl Readable<'_> {
 
     /// A list of blocks that is joined to another one, or joined by one.
     pub(crate) async fn list(&self, id: ObjectId) -> Result<(), DatasetError> {
-        if self.object(id).await?.is_none() || id == self.dsl.lists.empty_list() {
+        if !self.is_new(Part::List, id)
+            || self.object(id).await?.is_none()
+            || id == self.dsl.lists.empty_list()
+        {
             return Ok(());
         }
         let list = Bpobj::open(self.dsl.mos(), id).await?;
@@ -142,7 +189,7 @@ impl Readable<'_> {
             list.old_blocks().await?;
             list.lists_in(min, max)
         };
-        self.dsl.deadlists().unload(dataset).await;
+        self.dsl.deadlists().let_go(dataset).await;
         for list in lists {
             self.object(list).await?;
         }
@@ -170,18 +217,20 @@ impl Readable<'_> {
         since: Txg,
     ) -> Result<(), DatasetError> {
         let phys = snapshot.phys();
+        let deadlists = self.dsl.deadlists();
         self.dead_in(next, Txg::ZERO, Txg::ZERO).await?;
         self.whole(phys.deadlist).await?;
-        let own = Deadlist::open(self.dsl.mos(), phys.deadlist).await?;
-        own.old_blocks().await?;
         let lists = {
-            let of_next = self.dsl.deadlists().of(next).await?;
+            let own = deadlists.of(snapshot).await?;
+            own.old_blocks().await?;
+            let of_next = deadlists.of(next).await?;
             let mut lists = of_next.lists_in(since.min(phys.previous_snapshot_txg), EVER);
             lists.extend(own.lists_in(Txg::ZERO, EVER));
             lists.extend(of_next.lists_that_take(&own));
             lists
         };
-        self.dsl.deadlists().unload(next).await;
+        deadlists.let_go(snapshot).await;
+        deadlists.let_go(next).await;
         for list in lists {
             self.list(list).await?;
         }
@@ -312,7 +361,7 @@ impl Readable<'_> {
             let next = prev.phys().next_snapshot;
             let next = self.dsl.directories().dataset(next).await?;
             self.dsl.deadlists().of(&next).await?.space().await?;
-            self.dsl.deadlists().unload(&next).await;
+            self.dsl.deadlists().let_go(&next).await;
         }
         Ok(())
     }
@@ -364,14 +413,26 @@ impl Readable<'_> {
         self.destroyed_head(received).await
     }
 
-    /// For a snapshot that goes.
-    pub(crate) async fn destroyed_snapshot(&self, snapshot: &Arc<Ds>) -> Result<(), DatasetError> {
+    /// For a snapshot that goes, whose blocks `heir` has then as far as they stay: the dataset that
+    /// follows it, or will when those between the two are gone.
+    pub(crate) async fn destroyed_snapshot(
+        &self,
+        snapshot: &Arc<Ds>,
+        heir: ObjectId,
+    ) -> Result<(), DatasetError> {
         let directories = self.dsl.directories();
         let phys = snapshot.phys();
         let dir = snapshot.dir();
         let full_name = directories.full_name(snapshot).await?;
         let head = directories.head(&dir).await?;
-        let next = directories.dataset(phys.next_snapshot).await?;
+        let follows = directories.dataset(phys.next_snapshot).await?;
+        if follows.phys().previous_snapshot != snapshot.object
+            || [phys.next_snapshot, heir].contains(&snapshot.object)
+        {
+            let what = format!("dataset {} does not follow it", follows.object);
+            return Err(DatasetError::corrupt(snapshot.object, what));
+        }
+        let next = directories.dataset(heir).await?;
         for dataset in [snapshot, &head, &next] {
             self.dataset(dataset).await?;
             self.remaps(dataset).await?;
@@ -379,8 +440,7 @@ impl Readable<'_> {
         self.ancestors(&dir).await?;
         self.whole(bookmarks_of(&head)).await?;
         let mut since = phys.previous_snapshot_txg;
-        if !phys.previous_snapshot.is_zero() {
-            let prev = directories.dataset(phys.previous_snapshot).await?;
+        if let Some(prev) = directories.before(snapshot).await? {
             self.dataset(&prev).await?;
             let from = prev.phys();
             since = from.previous_snapshot_txg;
@@ -414,9 +474,10 @@ impl Readable<'_> {
     /// The list at a key of a dataset's deadlist, which joins the one before.
     async fn part_to_remove(&self, dataset: &Arc<Ds>, key: Txg) -> Result<(), DatasetError> {
         let deadlist = dataset.phys().deadlist;
-        self.whole(deadlist).await?;
         let parts = self.dsl.deadlists().of(dataset).await?.joined_at(key);
-        for part in parts {
+        for (key, part) in parts {
+            // Of a list with a key for each of many snapshots these two are changed.
+            self.number(deadlist, key).await?;
             self.list(part).await?;
         }
         Ok(())
@@ -425,6 +486,7 @@ impl Readable<'_> {
     /// What loses a key in the deadlists of all clones made after it.
     pub(crate) async fn clones_key(&self, dir: &Arc<Dir>, key: Txg) -> Result<(), DatasetError> {
         let mut pending = vec![dir.clone()];
+        let mut known = HashSet::from([dir.object]);
         while let Some(dir) = pending.pop() {
             let clones = dir.state().phys.clones;
             if clones.is_zero() {
@@ -434,7 +496,7 @@ impl Readable<'_> {
                 let clone = ObjectId::new(entry.value.as_u64().unwrap_or(0));
                 let clone = self.dsl.directories().dataset(clone).await?;
                 let clone_dir = clone.dir();
-                if clone_dir.state().origin_txg > key {
+                if clone_dir.state().origin_txg > key && known.insert(clone_dir.object) {
                     self.part_to_remove(&clone, key).await?;
                     self.remaps(&clone).await?;
                     pending.push(clone_dir);
@@ -595,7 +657,8 @@ impl Readable<'_> {
         self.hold(snapshot).await?;
         let phys = snapshot.phys();
         if phys.flags & DslDatasetPhys::FLAG_DEFER_DESTROY != 0 && phys.children == 1 {
-            self.destroyed_snapshot(snapshot).await?;
+            self.destroyed_snapshot(snapshot, phys.next_snapshot)
+                .await?;
         }
         Ok(())
     }

@@ -326,20 +326,18 @@ impl FinishTask {
     /// The target's snapshots that are to be destroyed, newest first.
     async fn newer(&self, head: &Arc<Ds>, clone: &Arc<Ds>) -> Result<Vec<Arc<Ds>>, DatasetError> {
         let until = clone.phys().previous_snapshot;
-        let mut newer = Vec::new();
-        let mut at = head.phys().previous_snapshot;
-        while at != until {
-            if at.is_zero() {
-                return self.target.refuse(ReceiveObstacle::NoSource);
+        let mut newer: Vec<Arc<Ds>> = Vec::new();
+        loop {
+            let at = newer.last().unwrap_or(head);
+            if at.phys().previous_snapshot == until {
+                return Ok(newer);
             }
-            let snapshot = self.dsl.directories().dataset(at).await?;
-            if !Arc::ptr_eq(&snapshot.dir(), &head.dir()) {
-                return self.target.refuse(ReceiveObstacle::NoSource);
+            let before = self.dsl.directories().before(at).await?;
+            match before.filter(|before| Arc::ptr_eq(&before.dir(), &head.dir())) {
+                Some(snapshot) => newer.push(snapshot),
+                None => return self.target.refuse(ReceiveObstacle::NoSource),
             }
-            at = snapshot.phys().previous_snapshot;
-            newer.push(snapshot);
         }
-        Ok(newer)
     }
 
     async fn do_check(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
@@ -401,11 +399,9 @@ impl FinishTask {
             });
         }
         if target.force {
-            for snapshot in &newer {
-                dsl.destroyer()
-                    .check_destroy_snapshot(snapshot, false)
-                    .await?;
-            }
+            dsl.destroyer()
+                .check_destroy_snapshots(&newer, false)
+                .await?;
         } else {
             if head.phys().previous_snapshot != received.phys().previous_snapshot {
                 return target.refuse(ReceiveObstacle::Modified);

@@ -81,7 +81,7 @@ impl Deadlists<'_> {
         next: &Arc<Ds>,
         after: Txg,
     ) -> Result<(), DatasetError> {
-        let mut of_next = self.remap_list(next).await?;
+        let of_next = self.remap_list(next).await?;
         if let Some(list) = of_next {
             let mut list = Deadlist::open(self.dsl.mos(), list).await?;
             let pipeline = &self.dsl.env().pipeline;
@@ -97,27 +97,30 @@ impl Deadlists<'_> {
         let Some(own) = self.remap_list(snapshot).await? else {
             return Ok(());
         };
-        if of_next.is_none() {
-            let keys = self
-                .of(next)
-                .await?
-                .clone_keys(&self.dsl.lists, ctx, Txg::new(u64::MAX), &[])
-                .await?;
-            self.unload(next).await;
-            self.set_remap_list(ctx, next, Some(keys)).await?;
-            self.dsl
-                .features()
-                .increment(ctx, guid::OBSOLETE_COUNTS)
-                .await?;
-            of_next = Some(keys);
-        }
-        if let Some(list) = of_next {
-            Deadlist::open(self.dsl.mos(), list)
-                .await?
-                .merge(&self.dsl.lists, ctx, own)
-                .await?;
-        }
-        self.destroy_remaps(ctx, snapshot).await
+        let list = match of_next {
+            Some(list) => list,
+            None => {
+                let keys = self
+                    .of(next)
+                    .await?
+                    .clone_keys(&self.dsl.lists, ctx, Txg::new(u64::MAX), &[])
+                    .await?
+                    .object();
+                self.let_go(next).await;
+                self.set_remap_list(ctx, next, Some(keys)).await?;
+                self.dsl
+                    .features()
+                    .increment(ctx, guid::OBSOLETE_COUNTS)
+                    .await?;
+                keys
+            }
+        };
+        let own = Deadlist::open(self.dsl.mos(), own).await?;
+        Deadlist::open(self.dsl.mos(), list)
+            .await?
+            .absorb(&self.dsl.lists, ctx, own)
+            .await?;
+        self.forget_remaps(ctx, snapshot).await
     }
 
     /// The key of a snapshot that was destroyed leaves a dataset's list.
@@ -142,13 +145,22 @@ impl Deadlists<'_> {
     ) -> Result<(), DatasetError> {
         if let Some(list) = self.remap_list(dataset).await? {
             Deadlist::destroy(&self.dsl.lists, ctx, list).await?;
-            self.set_remap_list(ctx, dataset, None).await?;
-            self.dsl
-                .features()
-                .decrement(ctx, guid::OBSOLETE_COUNTS)
-                .await?;
+            self.forget_remaps(ctx, dataset).await?;
         }
         Ok(())
+    }
+
+    /// A dataset's list is freed.
+    async fn forget_remaps(
+        &self,
+        ctx: &SyncContext,
+        dataset: &Arc<Ds>,
+    ) -> Result<(), DatasetError> {
+        self.set_remap_list(ctx, dataset, None).await?;
+        self.dsl
+            .features()
+            .decrement(ctx, guid::OBSOLETE_COUNTS)
+            .await
     }
 
     /// Two datasets swap their lists (`dsl_dataset_swap_remap_deadlists`).

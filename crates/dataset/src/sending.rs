@@ -204,12 +204,10 @@ impl Sends<'_> {
             directories.resolve(name).await?,
             directories.resolve(from).await?,
         );
-        let mut at = to.phys().previous_snapshot;
-        while at != earlier.object {
-            if at.is_zero() {
-                return Err(not_earlier(from, name));
-            }
-            at = directories.dataset(at).await?.phys().previous_snapshot;
+        let mut at = to.clone();
+        while at.phys().previous_snapshot != earlier.object {
+            let before = directories.before(&at).await?;
+            at = before.ok_or_else(|| not_earlier(from, name))?;
         }
         let phys = earlier.phys();
         Ok(SendFrom {

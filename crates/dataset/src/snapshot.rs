@@ -1,6 +1,6 @@
 //! Taking and renaming snapshots (`dsl_dataset_snapshot_sync_impl`, module/zfs/dsl_dataset.c).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use device::BoxFuture;
@@ -117,14 +117,18 @@ impl Snapshots<'_> {
                         .await?
                 }
             };
-            let deadlist = self
-                .dsl
-                .deadlists()
-                .of(head)
-                .await?
-                .clone_keys(&self.dsl.lists, ctx, Txg::new(u64::MAX), &chain)
-                .await?;
-            head.change(|state| state.phys.deadlist = deadlist);
+            let deadlist = {
+                let list = self.dsl.deadlists().of(head).await?;
+                let everything = Txg::new(u64::MAX);
+                let lists = &self.dsl.lists;
+                let deadlist = list.clone_keys(lists, ctx, everything, &chain).await?;
+                // It is the snapshot's from now on. With thousands of snapshots, the lists of all
+                // of them would else be what objects in memory mostly are.
+                list.forget_content().await;
+                deadlist
+            };
+            head.change(|state| state.phys.deadlist = deadlist.object());
+            *head.deadlist.lock().await = Some(deadlist);
             let mut list = self.dsl.deadlists().of(head).await?;
             list.add_key(&self.dsl.lists, ctx, from.previous_snapshot_txg)
                 .await?;
@@ -289,6 +293,7 @@ impl SnapshotTask {
         let dsl = &self.dsl;
         let mut per_dataset: BTreeMap<&str, u64> = BTreeMap::new();
         let mut reserved_needed = 0u64;
+        let (mut names, mut heads) = (HashSet::new(), HashSet::new());
         for full_name in &self.names {
             let (head_name, Some(name)) = split_snapshot(full_name) else {
                 return Err(DatasetError::not_found(full_name.clone()));
@@ -303,25 +308,13 @@ impl SnapshotTask {
                     name: full_name.clone(),
                 });
             }
-            if dsl.directories().snapshot_of(&head, name).await?.is_some()
-                || self
-                    .names
-                    .iter()
-                    .filter(|other| *other == full_name)
-                    .count()
-                    > 1
-            {
+            let is_twice = !names.insert(full_name);
+            if dsl.directories().snapshot_of(&head, name).await?.is_some() || is_twice {
                 return Err(DatasetError::Exists {
                     name: full_name.clone(),
                 });
             }
-            if self
-                .names
-                .iter()
-                .filter(|other| split_snapshot(other).0 == head_name)
-                .count()
-                > 1
-            {
+            if !heads.insert(head_name) {
                 return Err(DatasetError::InvalidName {
                     name: full_name.clone(),
                     reason: "a dataset can have only one snapshot taken at a time".into(),

@@ -375,7 +375,8 @@ impl SpaceLimits<'_> {
                 state.phys.reserved_bytes,
                 settled as i64 - settled_from_refreservation as i64,
             );
-            state.to_write[slot(grant.txg)] += bytes;
+            let granted = &self.dsl.sync_state.granted;
+            granted.grant(&dir, &mut state, grant.txg, bytes);
             drop(state);
             grant.dirs.push((dir.clone(), bytes));
             let Some(parent) = parent else {

@@ -11,7 +11,6 @@ use object::SyncContext;
 
 use crate::DatasetError;
 use crate::account::MosAccounting;
-use crate::state::slot;
 use crate::write::Syncer;
 
 /// Datasets written at the same time.
@@ -94,7 +93,7 @@ impl Syncer<'_> {
     /// back. [`crate::Tasks::answer`] comes later.
     pub fn done(&self, txg: Txg) {
         let registry = &self.dsl.registry;
-        registry.for_each_dir(|dir| dir.state().to_write[slot(txg)] = 0);
+        self.dsl.sync_state.granted.forget(txg);
         for dataset in registry.open_datasets() {
             if let Some(log) = dataset.open_log() {
                 log.clean(txg);

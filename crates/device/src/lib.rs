@@ -23,6 +23,8 @@
 //! [`Allocator`] is where the process has its memory from; [`wipe_freed`] has it overwritten when
 //! it is freed.
 //!
+//! [`MemoryUses`] lists who has how much memory.
+//!
 //! `unsafe` appears in `allocator`, `descriptors`, `file::buffer` (aligned, recycled buffers),
 //! `file::request` (how full they are), `file::uring` (submission queue entries that point into
 //! buffers the ring's owner keeps alive) and one ioctl.
@@ -40,6 +42,7 @@ mod sockets;
 mod sparse;
 mod system;
 mod tasks;
+mod usage;
 mod world;
 
 pub use allocator::{
@@ -47,14 +50,14 @@ pub use allocator::{
 };
 pub use cpu::{CpuPool, InlineCpu};
 pub use descriptors::leave_descriptors;
-pub use file::{FileDevice, FileOptions, IoEngine, create_sparse_file};
+pub use file::{FileDevice, FileOptions, IoEngine, WriteBuffer, create_sparse_file};
 pub use looks::{Entry, PathKind, Place};
 pub use memory::MemoryDevice;
 pub use program::output_within;
 pub use sockets::watch_over;
 pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
 pub use tasks::{TaskPanic, Tasks};
+pub use usage::{MemoryUse, MemoryUser, MemoryUses};
 pub use world::{
     BoxFuture, Clock, Cpu, Device, DeviceError, Foreign, Hold, Opener, Random, Spawn, World,
-    WriteFlushedError,
 };

@@ -146,22 +146,11 @@ impl Hold {
     }
 }
 
-/// What failed of a [`Device::write_flushed`].
-#[derive(Debug, thiserror::Error)]
-pub enum WriteFlushedError {
-    /// The write; nothing was flushed.
-    #[error(transparent)]
-    Write(DeviceError),
-    /// The flush: the device has the data, and nobody knows what of it and of writes before is
-    /// durable.
-    #[error(transparent)]
-    Flush(DeviceError),
-}
-
 /// Bytes at offsets: a file, a disk, memory, or a simulated disk.
 ///
 /// Operations may be in flight together and complete in any order; a write is durable only after
-/// a later [`Device::flush`] that began after the write completed.
+/// a later [`Device::flush`] that began after the write completed, but for a
+/// [`Device::write_durable`].
 ///
 /// Whoever drops the future of an operation does not wait for it any more. That does not take the
 /// operation back: it happens, at some time, and its memory lives until it has.
@@ -216,18 +205,21 @@ pub trait Device: Send + Sync + Debug {
     }
     /// Makes every completed write durable.
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>>;
-    /// A write and then a flush, in one go where the device can: whoever waits for both is woken
-    /// once. What failed is told apart; a write that failed was not flushed.
-    fn write_flushed(
+    /// Writes all of `data` at `offset_bytes`, and is durable when it is done, in one go where the
+    /// device can. It alone: nothing that was written before need be durable by that, and what is
+    /// not waits for a [`Device::flush`] as before.
+    ///
+    /// Where it fails, nobody knows whether the write did, or a flush that was needed for it: the
+    /// device may have lost anything that it had taken before and that was not durable, and say at
+    /// the next flush that all is well. The default writes, and flushes.
+    fn write_durable(
         &self,
         offset_bytes: u64,
         data: Bytes,
-    ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
-            self.write(offset_bytes, data)
-                .await
-                .map_err(WriteFlushedError::Write)?;
-            self.flush().await.map_err(WriteFlushedError::Flush)
+            self.write(offset_bytes, data).await?;
+            self.flush().await
         })
     }
     /// Whether [`Device::discard`] reaches the medium.

@@ -97,15 +97,15 @@ pub use vdev::{
 };
 pub use zap::{
     FAT_ZAP_BLOCK_SHIFT, FatZapHeader, LeafEntry, LeafInsert, MicroEntry, MicroInsert, MicroZap,
-    ZAP_MAX_LONG_NAME_BYTES, ZAP_MAX_NAME_BYTES, ZAP_MAX_VALUE_BYTES, ZapBlockKind, ZapFlags,
-    ZapHasher, ZapKey, ZapKeyBuf, ZapKeyKind, ZapLeaf, ZapTable, ZapValue, double_pointers,
-    zap_hash_index,
+    ZAP_MAX_LONG_NAME_BYTES, ZAP_MAX_NAME_BYTES, ZAP_MAX_VALUE_BYTES, ZapBlockKind, ZapFill,
+    ZapFlags, ZapHasher, ZapKey, ZapKeyBuf, ZapKeyKind, ZapLeaf, ZapTable, ZapValue,
+    double_pointers, fill_fat_zap, zap_hash_index,
 };
 pub use zil::{
     Log64Time, LogAcl, LogAttributes, LogBody, LogCloneBody, LogCreate, LogCreateKind, LogHeader,
     LogKind, LogObject, LogRecord, LogRecords, LogRename, LogSetAttributes, LogWhiteout, LogWrite,
     LogWriteBody, RenameKind, ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, decode_log_block,
-    encode_log_block, log_object, log_word,
+    link_log_block, log_object, log_word,
 };
 pub use zpl::{
     Ace, AceWho, DirectoryEntry, ZPL_ATTRIBUTES, ZPL_ATTRIBUTES_2_3, ZPL_VERSION, ZnodeAcl,

@@ -5,8 +5,8 @@
 //! at a time; [`is_stopped`] and [`stay_stopped`] tell commands whether they may start a server for
 //! it. A [`table_file::TableFile`] is a table that is read at the start and replaced whole with
 //! each change. [`supervisor`] speaks with the service manager, [`accounts`] reads the names of
-//! users and groups, [`memory_bytes`] tells how much memory the process may have, and
-//! [`MemoryPressure`] how short it is.
+//! users and groups, [`memory_bytes`] tells how much memory the process may have,
+//! [`MemoryPressure`] how short it is, and [`ResidentMemory`] how much the process has.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ pub mod accounts;
 mod directory;
 mod memory;
 mod pressure;
+mod resident;
 mod stopped;
 pub mod supervisor;
 pub mod table_file;
@@ -21,4 +22,5 @@ pub mod table_file;
 pub use directory::{State, StateError};
 pub use memory::memory_bytes;
 pub use pressure::MemoryPressure;
+pub use resident::ResidentMemory;
 pub use stopped::{is_stopped, stay_stopped};

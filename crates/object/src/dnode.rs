@@ -24,7 +24,7 @@ use format::{
     ObjectType, Txg,
 };
 use parking_lot::{Mutex, MutexGuard};
-use zio::{Charge, Charged, RawBlock, Tx};
+use zio::{BlockData, Charge, Charged, RawBlock, Tx};
 
 use crate::error::ObjectError;
 use crate::rangeset::RangeSet;
@@ -208,6 +208,9 @@ pub(crate) struct Slot {
     pub cloned: BlockMap<BlockPointer>,
     /// Blocks that are stored as they are. None is in `blocks` or `cloned` too.
     pub raw: BlockMap<RawData>,
+    /// How some of `blocks` were compressed where they came from. What is of other bytes than those
+    /// in `blocks` ([`BlockData::is_of`]) says nothing any more.
+    pub packed: BlockMap<BlockData>,
     pub freed: RangeSet,
     /// Those of `blocks` that hold what they held before, and are to be as old as they were.
     pub moved: RangeSet,
@@ -224,6 +227,11 @@ impl Slot {
             self.raw.to_mut().remove(&block);
         }
         self.blocks.to_mut().insert(block, data);
+    }
+
+    /// Says how a block that is here was compressed.
+    pub(crate) fn pack(&mut self, block: u64, data: BlockData) {
+        self.packed.to_mut().insert(block, data);
     }
 
     /// A block that is here, to be changed.
@@ -260,6 +268,7 @@ impl Slot {
         drop_range(&mut self.blocks, start, end);
         drop_range(&mut self.cloned, start, end);
         drop_range(&mut self.raw, start, end);
+        drop_range(&mut self.packed, start, end);
     }
 }
 

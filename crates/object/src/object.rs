@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use format::{Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES};
 use futures::StreamExt;
-use zio::{Added, Tx};
+use zio::{Added, BlockData, Tx};
 
 use crate::added;
 use crate::byteswap::to_native;
@@ -255,6 +255,25 @@ impl Object {
         }
         self.prepare_write(offset_bytes, data.len() as u64).await?;
         self.write_prepared(tx, offset_bytes, data).await
+    }
+
+    /// [`Self::write`] of what may come with its compressed form: a whole block is stored as that,
+    /// unless it is changed before it is on disk.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn write_packed(&self, tx: &Tx, offset_bytes: u64, data: BlockData) -> Result<()> {
+        self.write(tx, offset_bytes, data.bytes().clone()).await?;
+        let (block_bytes, packed_bytes) = (self.dnode.block_bytes(), data.packed_bytes());
+        let is_whole = data.bytes().len() as u64 == block_bytes;
+        if packed_bytes > 0 && is_whole && offset_bytes.is_multiple_of(block_bytes) {
+            // A write that came in between put other bytes there, of which this says nothing.
+            if let Some(slot) = self.dnode.lock().slot(tx.txg()) {
+                slot.pack(offset_bytes / block_bytes, data);
+            }
+            tx.dirtied(packed_bytes);
+        }
+        Ok(())
     }
 
     /// [`Self::write`] after [`Self::prepare_write`]: whole blocks are then written in any case.

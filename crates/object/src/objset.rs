@@ -538,6 +538,7 @@ pub(crate) fn free_dnode(set: &ObjectSet, tx: &Tx, dnode: &Arc<Dnode>) -> Result
     slot.blocks = Default::default();
     slot.cloned = Default::default();
     slot.raw = Default::default();
+    slot.packed = Default::default();
     slot.freed = Default::default();
     slot.moved = Default::default();
     slot.again = Default::default();

@@ -3,9 +3,11 @@
 //! A handle may have several streams at a time (many clients read one volume): forward, where a
 //! read begins where another one ended; backward, where it ends where another one began; strided,
 //! where three reads of one length are equally far apart. A stream's window doubles with each read
-//! that comes as expected, up to its part of [`WINDOW_MAX_BYTES`]; reads that belong to no stream
-//! are remembered for a while, as one may begin with them. A stream that nobody reads on makes room
-//! for others, and what was read ahead for it is all that was in vain.
+//! that comes as expected, up to its part of [`WINDOW_MAX_BYTES`], and to half of what the stream
+//! has read where that is more, up to its part of [`LONG_WINDOW_MAX_BYTES`]: many disks that turn
+//! want much under way, and when a stream ends, little more was read in vain than that. Reads that
+//! belong to no stream are remembered for a while, as one may begin with them. A stream that nobody
+//! reads on makes room for others, and what was read ahead for it is all that was in vain.
 //!
 //! Reads that overtook each other on their way here (clients have several under way) come soon
 //! before or after the expected place, and belong to the stream as well. What such a read passes
@@ -31,6 +33,12 @@ use crate::tree::NEWEST;
 const WINDOW_MIN_BYTES: u64 = 64 << 10;
 /// Windows of all streams of a handle.
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
+/// The window of a stream that has been read for long, if it is alone.
+const LONG_WINDOW_MAX_BYTES: u64 = 32 << 20;
+/// The part of the cache's limit that a long window may be.
+const CACHE_PART: u64 = 16;
+/// Reading ahead is asked for in pieces of half a window, and of no more than this.
+const PIECE_BYTES_MAX: u64 = 4 << 20;
 /// What each stream may have, however many there are.
 const WINDOW_SHARE_BYTES: u64 = 1 << 20;
 /// Reads of a stream that are under way together, at most: by so many their order may be mixed up.
@@ -84,6 +92,8 @@ struct Stream {
     window: u64,
     /// Bytes that were passed over and did not come since.
     skipped: u64,
+    /// Bytes of its reads.
+    read_bytes: u64,
     /// The number of its last read.
     used: u64,
 }
@@ -101,6 +111,7 @@ impl Stream {
             ahead,
             window: 0,
             skipped: 0,
+            read_bytes: 0,
             used,
         }
     }
@@ -126,8 +137,11 @@ impl Stream {
     }
 
     /// Goes on with a read; what should be read ahead now.
-    fn go_on(&mut self, read: Range, window_max: u64, used: u64) -> Vec<Range> {
+    ///
+    /// `window_max` is the window of a stream of any length, `long_max` that of a long one.
+    fn go_on(&mut self, read: Range, window_max: u64, long_max: u64, used: u64) -> Vec<Range> {
         self.used = used;
+        self.read_bytes = self.read_bytes.saturating_add(read.length());
         let is_late = match self.way {
             Way::Forward => read.to <= self.last.to,
             Way::Backward => read.from >= self.last.from,
@@ -149,7 +163,10 @@ impl Stream {
             .saturating_sub(made_up);
         self.last = read;
         let (least, most) = match self.way {
-            Way::Forward | Way::Backward => (WINDOW_MIN_BYTES, window_max),
+            Way::Forward | Way::Backward => {
+                let long_bytes = (self.read_bytes / 2).min(long_max);
+                (WINDOW_MIN_BYTES, window_max.max(long_bytes))
+            }
             Way::Strided { .. } => {
                 let reads = window_max / read.length().max(1);
                 (STRIDES_MIN, reads.clamp(STRIDES_MIN, STRIDES_MAX))
@@ -163,12 +180,13 @@ impl Stream {
         }
         // Other streams may have come since.
         self.window = self.window.min(most);
-        // In pieces of half a window, so that not every small read does something.
+        // In pieces, so that not every small read does something.
+        let piece_bytes = (self.window / 2).min(PIECE_BYTES_MAX);
         match self.way {
             Way::Forward => {
                 let from = self.ahead.max(read.to);
                 let to = read.to.saturating_add(self.window);
-                if to.saturating_sub(from) < self.window / 2 {
+                if to.saturating_sub(from) < piece_bytes {
                     return Vec::new();
                 }
                 self.ahead = to;
@@ -177,7 +195,7 @@ impl Stream {
             Way::Backward => {
                 let to = self.ahead.min(read.from);
                 let from = read.from.saturating_sub(self.window);
-                let is_little = to.saturating_sub(from) < self.window / 2 && from > 0;
+                let is_little = to.saturating_sub(from) < piece_bytes && from > 0;
                 if is_little || from >= to {
                     return Vec::new();
                 }
@@ -210,6 +228,8 @@ struct Streams {
     /// The newest last.
     alone: VecDeque<Range>,
     reads: u64,
+    /// Bytes of the windows of all streams that have been read for long.
+    long_max: u64,
 }
 
 impl Streams {
@@ -245,12 +265,13 @@ impl Streams {
         let is_read = |stream: &&Stream| reads - stream.used < PATIENCE;
         let streams = self.streams.iter().filter(is_read).count().max(1) as u64;
         let window_max = (WINDOW_MAX_BYTES / streams).max(WINDOW_SHARE_BYTES);
+        let long_max = self.long_max / streams;
         let stream = &mut self.streams[at];
         // From the very start counts as the beginning of a stream, if it is read on.
         if nearest.is_none() && offset == 0 {
             return Vec::new();
         }
-        stream.go_on(read, window_max, self.reads)
+        stream.go_on(read, window_max, long_max, self.reads)
     }
 
     /// Which way a stream goes that this read makes of one that was alone, if it does.
@@ -326,7 +347,12 @@ pub(crate) struct ReadAhead {
 impl ReadAhead {
     /// Notes a read and starts reading what comes next.
     pub(crate) fn read(&self, set: &Arc<ObjectSet>, dnode: &Arc<Dnode>, offset: u64, length: u64) {
-        let ranges = self.streams.lock().note(offset, length);
+        let cache_bytes = set.pipeline().cache().shared().limit_bytes();
+        let ranges = {
+            let mut streams = self.streams.lock();
+            streams.long_max = (cache_bytes / CACHE_PART).min(LONG_WINDOW_MAX_BYTES);
+            streams.note(offset, length)
+        };
         if ranges.is_empty() {
             return;
         }
@@ -470,6 +496,32 @@ mod tests {
             assert!(reached - at <= WINDOW_MAX_BYTES);
         }
         assert!(reached - at > WINDOW_MAX_BYTES / 4);
+    }
+
+    #[test]
+    fn a_long_stream_has_a_window_of_half_of_it() {
+        let mut ahead = Streams {
+            long_max: LONG_WINDOW_MAX_BYTES,
+            ..Streams::default()
+        };
+        let mut reached = 0;
+        for at in (0..128 * M).step_by(131_072) {
+            if let Some((_, to)) = one(&ahead.note(at, 131_072)) {
+                reached = to;
+            }
+            let window = (at / 2 + 131_072).clamp(WINDOW_MAX_BYTES, LONG_WINDOW_MAX_BYTES);
+            assert!(reached <= at + 131_072 + window, "{reached} at {at}");
+        }
+        assert!(reached - 128 * M > LONG_WINDOW_MAX_BYTES - 2 * PIECE_BYTES_MAX);
+        // With a second one it has its part.
+        for at in (1000 * M..1016 * M).step_by(131_072) {
+            ahead.note(at, 131_072);
+        }
+        let asked = (128 * M..256 * M).step_by(131_072).find_map(|at| {
+            let (_, to) = one(&ahead.note(at, 131_072))?;
+            Some(to - at)
+        });
+        assert!(asked.expect("more") <= LONG_WINDOW_MAX_BYTES / 2 + 131_072);
     }
 
     #[test]

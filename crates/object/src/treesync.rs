@@ -27,7 +27,7 @@ use futures::StreamExt;
 use vdev::AllocClass;
 use vdev::Priority;
 use zio::pipeline::{DedupPolicy, Turn, Turns};
-use zio::{RawBlock, WritePolicy, ZioError};
+use zio::{BlockData, RawBlock, WritePolicy, ZioError};
 
 use crate::dnode::{Meta, RawData, Slot, Tree, shl, shr};
 use crate::error::Result;
@@ -67,6 +67,7 @@ pub(crate) struct TreeSync<'a> {
     blocks: &'a BTreeMap<u64, Bytes>,
     cloned: &'a BTreeMap<u64, BlockPointer>,
     raw: &'a BTreeMap<u64, RawData>,
+    packed: &'a BTreeMap<u64, BlockData>,
     freed: &'a RangeSet,
     /// Of `blocks`, those that hold what they held before.
     moved: &'a RangeSet,
@@ -103,6 +104,7 @@ impl<'a> TreeSync<'a> {
             blocks: &changes.blocks,
             cloned: &changes.cloned,
             raw: &changes.raw,
+            packed: &changes.packed,
             freed: &changes.freed,
             moved: &changes.moved,
             again: &changes.again,
@@ -330,7 +332,7 @@ impl<'a> TreeSync<'a> {
             data.extend_from_slice(&child.encode());
             fill = fill.saturating_add(if child.is_hole() { 0 } else { child.fill() });
         }
-        let data = Bytes::from(data);
+        let data = Bytes::from(data).into();
         self.write(Role::Tree, level, number, &old, data, fill, None)
             .await
     }
@@ -493,17 +495,21 @@ impl<'a> TreeSync<'a> {
             1
         };
         let bytes = data.len() as u64;
+        let packed = self.packed.get(&number);
+        let packed = packed.filter(|packed| packed.is_of(&data));
+        let packed_bytes = packed.map_or(0, BlockData::packed_bytes);
         // One that became shorter or longer meanwhile holds something else.
         let is_same = self.moved.contains(number) && !old.is_hole() && old.lsize_bytes() == bytes;
         let new = match is_same {
             true => self.relocate(number, old, data, fill, turn).await?,
             false => {
+                let data = packed.cloned().unwrap_or_else(|| data.into());
                 let write = self.write(Role::Tree, 0, number, old, data, fill, turn);
                 write.await?
             }
         };
         if let Some(txgs) = &self.ctx.txgs {
-            txgs.sync_progress(self.ctx.txg, bytes);
+            txgs.sync_progress(self.ctx.txg, bytes + packed_bytes);
         }
         Ok(new)
     }
@@ -514,7 +520,8 @@ impl<'a> TreeSync<'a> {
         data: Bytes,
     ) -> Result<BlockPointer> {
         let number = format::Bookmark::SPILL_BLOCK_ID;
-        self.write(Role::Spill, 0, number, old, data, 1, None).await
+        self.write(Role::Spill, 0, number, old, data.into(), 1, None)
+            .await
     }
 
     pub(crate) async fn write_raw_spill(
@@ -556,7 +563,8 @@ impl<'a> TreeSync<'a> {
         let txg = self.ctx.txg;
         let stored = raw.stored.clone();
         let pipeline = &self.ctx.pipeline;
-        let new = pipeline.write_in_turn(txg, stored, &policy, turn).await?;
+        let written = pipeline.write_in_turn(txg, stored.into(), &policy, turn);
+        let new = written.await?;
         self.kill(Some(old));
         self.bear(&new);
         if let Some(txgs) = &self.ctx.txgs {
@@ -577,7 +585,8 @@ impl<'a> TreeSync<'a> {
         let (meta, nothing) = (Meta::free(), Slot::default());
         let object = ObjectId::META_DNODE;
         let work = TreeSync::new(set, ctx, acct, object, &meta, &meta, &nothing);
-        work.write(Role::Root, 0, 0, old, data, fill, None).await
+        work.write(Role::Root, 0, 0, old, data.into(), fill, None)
+            .await
     }
 
     async fn write(
@@ -586,7 +595,7 @@ impl<'a> TreeSync<'a> {
         level: u8,
         number: u64,
         old: &BlockPointer,
-        data: Bytes,
+        data: BlockData,
         fill: u64,
         turn: Option<Turn>,
     ) -> Result<BlockPointer> {
@@ -596,7 +605,7 @@ impl<'a> TreeSync<'a> {
         if role == Role::Root && self.set.options().raw {
             // Its MACs are in it.
             policy.raw = Some(RawBlock {
-                logical_bytes: data.len() as u64,
+                logical_bytes: data.bytes().len() as u64,
                 compression: Compression::Off,
                 crypt: None,
                 mac: None,
@@ -612,6 +621,7 @@ impl<'a> TreeSync<'a> {
         let mut new = if in_place {
             // It has its place.
             drop(turn);
+            let data = data.bytes().clone();
             pipeline.rewrite(txg, old, data, &policy).await?
         } else if role == Role::Tree && self.may_be_stored(number, old, &policy) {
             let new = pipeline.overwrite(txg, old, data, &policy, turn).await?;

@@ -10,9 +10,12 @@
 //! Source: exit_files (kernel/exit.c) and request_wait_answer (fs/fuse/dev.c) of Linux; unshare(2),
 //! `CLONE_FILES`.
 
-use std::os::fd::RawFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::channel;
 
 use nix::sched::CloneFlags;
+use rustix::fs::{Mode, OFlags};
 
 /// The last of standard input, output and error, which stay.
 const LAST_STANDARD: RawFd = 2;
@@ -45,8 +48,49 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     }
 }
 
+/// Runs `work` as [`aside`] does, and takes over what it found, besides what it tells: a descriptor
+/// that only stands for a place (`O_PATH`, open(2)). It is taken from the thread's own by its name
+/// in `/proc` (proc_pid_fd(5)), which asks no filesystem anything, and neither does letting go of
+/// it: the process may hold it and be killed.
+///
+/// # Errors
+/// Those of `work`, and that of the taking over.
+///
+/// # Panics
+/// When `work` does.
+pub async fn find_aside<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<(OwnedFd, T)> + Send + 'static,
+) -> io::Result<(OwnedFd, T)> {
+    let (tell, told) = channel();
+    let (taken, until_taken) = channel::<()>();
+    let find = move || -> io::Result<T> {
+        let (found, told_of_it) = work()?;
+        let thread = rustix::thread::gettid().as_raw_nonzero();
+        let name = format!("/proc/self/task/{thread}/fd/{}", found.as_raw_fd());
+        if tell.send(name).is_ok() {
+            // Its end is what is waited for.
+            let _ = until_taken.recv();
+        }
+        Ok(told_of_it)
+    };
+    let take = move || -> Option<io::Result<OwnedFd>> {
+        // Nothing comes where nothing was found.
+        let name = told.recv().ok()?;
+        let place = rustix::fs::open(name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        drop(taken);
+        Some(place.map_err(io::Error::from))
+    };
+    let (found, place) = tokio::join!(aside(find), tokio::task::spawn_blocking(take));
+    let told_of_it = found?;
+    match place {
+        Ok(Some(place)) => Ok((place?, told_of_it)),
+        Ok(None) => Err(io::ErrorKind::NotFound.into()),
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
 /// Gives the thread a table of descriptors of its own, and closes what is in it.
-fn let_go() -> std::io::Result<()> {
+fn let_go() -> io::Result<()> {
     // With a thousand mounts there are thousands, which are quicker not copied than closed.
     if device::leave_descriptors().is_ok() {
         return Ok(());
@@ -61,4 +105,34 @@ fn let_go() -> std::io::Result<()> {
         let _ = nix::unistd::close(number);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::PathBuf;
+
+    /// Goal: what was found aside is this process's, though the thread is gone that found it.
+    #[tokio::test]
+    async fn what_is_found_aside_is_kept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, "here").expect("written");
+        let number = std::fs::metadata(&path).expect("there").ino();
+        let open = |path: PathBuf| -> io::Result<(OwnedFd, u32)> {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            Ok((rustix::fs::open(path, flags, Mode::empty())?, 7))
+        };
+        let there = path.clone();
+        let found = find_aside(move || open(there)).await;
+        let (found, told) = found.expect("found");
+        assert_eq!(told, 7);
+        std::fs::remove_file(&path).expect("removed");
+        let found = File::from(found).metadata().expect("held");
+        assert_eq!((found.ino(), found.len()), (number, 4));
+        let missing = find_aside(move || open(path)).await.unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
 }

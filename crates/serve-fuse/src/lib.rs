@@ -52,7 +52,7 @@ mod task;
 mod teller;
 mod zvol;
 
-pub use aside::aside;
+pub use aside::{aside, find_aside};
 pub use error::{MountError, Result};
 pub use host::{filesystem_of, is_dead, mounted_at, take_away_dead_mounts};
 pub use mount::{Mount, MountOptions, UnmountMode};

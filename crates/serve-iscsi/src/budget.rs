@@ -57,8 +57,12 @@ impl Budget {
         }
     }
 
+    /// Bytes that there are for all sessions.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
     /// Bytes taken by all sessions.
-    #[cfg(test)]
     pub(crate) fn used_bytes(&self) -> u64 {
         self.state.lock().used_bytes
     }

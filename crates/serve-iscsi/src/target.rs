@@ -404,6 +404,14 @@ impl TargetSet {
         })
     }
 
+    /// Bytes that sessions have under way, and have at most.
+    pub fn memory_bytes(&self) -> (u64, u64) {
+        let budgets = [&self.inner.memory, &self.inner.discovery_memory];
+        let used = budgets.map(|budget| budget.used_bytes());
+        let limits = budgets.map(|budget| budget.limit_bytes());
+        (used.iter().sum(), limits.iter().sum())
+    }
+
     /// A server listens here.
     pub(crate) fn add_portal(&self, address: SocketAddr) {
         self.inner.portals.write().push(address);

@@ -122,6 +122,15 @@ impl Work {
         matches!(self, Self::Lock(request) if request.may_wait())
     }
 
+    /// Whether it may compute for a while before it waits for anything: lists are long.
+    pub(crate) fn may_compute_long(&self) -> bool {
+        match self {
+            Self::V3(request) => matches!(request, v3::request::Request::ReadDirectory { .. }),
+            Self::V4(request) => request.may_compute_long(),
+            Self::Mount(_) | Self::Lock(_) | Self::Status(_) | Self::Map(_) => false,
+        }
+    }
+
     /// What the answer may need, in bytes.
     pub(crate) fn answer_bytes(&self) -> u32 {
         match self {
@@ -149,6 +158,26 @@ impl Work {
             _ => false,
         }
     }
+}
+
+/// Where in a record the content begins that a WRITE brings, by the first bytes of the record.
+/// `None` where these do not show it, or it is no WRITE.
+pub(crate) fn content_at(head: &[u8]) -> Option<usize> {
+    /// What comes before the content has no more, but with long credentials, tags and handles.
+    const HEAD_BYTES_MAX: usize = 1024;
+    let head = Bytes::copy_from_slice(&head[..head.len().min(HEAD_BYTES_MAX)]);
+    let length = head.len();
+    let mut call = Call::decode(head).ok()?;
+    let arguments = &mut call.arguments;
+    let skipped = match (call.program, call.version, call.procedure) {
+        (v3::PROGRAM, v3::VERSION, v3::request::WRITE) => v3::request::skip_to_content(arguments),
+        (v3::PROGRAM, v4::VERSION, v4::request::COMPOUND) => {
+            v4::request::skip_to_content(arguments)
+        }
+        _ => return None,
+    };
+    skipped.ok()?;
+    Some(length - arguments.rest().len())
 }
 
 impl Service {
@@ -197,5 +226,118 @@ impl Service {
             under_way.answered(&answer);
         }
         Some(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xdr::Writer;
+
+    /// A call of NFS before its arguments, by nobody.
+    fn call(version: u32, procedure: u32) -> Writer {
+        let mut call = Writer::new();
+        for word in [9, 0, 2, v3::PROGRAM, version, procedure, 0, 0, 0, 0] {
+            call.u32(word);
+        }
+        call
+    }
+
+    /// A WRITE by version 3, before its content.
+    fn write3() -> Writer {
+        let mut call = call(3, 7);
+        call.opaque(&[1; 28]);
+        call.u64(4096);
+        for word in [65_536, 2, 65_536] {
+            call.u32(word);
+        }
+        call
+    }
+
+    /// The same by version 4, as Linux sends it.
+    fn write4() -> Writer {
+        let mut call = call(4, 1);
+        call.opaque(b"tag");
+        for word in [2, 4, 53] {
+            call.u32(word);
+        }
+        call.fixed(&[2; 16]);
+        for word in [1, 0, 0, 1, 22] {
+            call.u32(word);
+        }
+        call.opaque(&[1; 28]);
+        call.u32(38);
+        call.fixed(&[3; 16]);
+        call.u64(4096);
+        call.u32(0);
+        call.u32(65_536);
+        call
+    }
+
+    /// Goal: it shows where the content of a WRITE begins as soon as that begins, and of nothing
+    /// else.
+    #[test]
+    fn the_place_of_content_shows() {
+        for head in [write3(), write4()] {
+            let head = head.finish().concat();
+            assert_eq!(content_at(&head), Some(head.len()));
+            let more = [head.clone(), vec![7; 5000]].concat();
+            assert_eq!(content_at(&more), Some(head.len()));
+            for length in 0..head.len() {
+                assert_eq!(content_at(&head[..length]), None, "{length}");
+            }
+        }
+        let mut read = call(3, 6);
+        read.opaque(&[1; 28]);
+        read.fixed(&[0; 5000]);
+        let mut getattr = call(4, 1);
+        getattr.opaque(b"");
+        for word in [2, 1, 9] {
+            getattr.u32(word);
+        }
+        getattr.fixed(&[0; 5000]);
+        for other in [read, getattr, call(3, 7), call(2, 7)] {
+            assert_eq!(content_at(&other.finish().concat()), None);
+        }
+        assert_eq!(content_at(&[0xff; 5000]), None);
+    }
+
+    /// Goal: lists are made beside other requests, whose answers are not kept waiting.
+    #[test]
+    fn lists_may_take_long() {
+        let understood = |writer: Writer| {
+            let call = Call::decode(Bytes::from(writer.finish().concat())).expect("a call");
+            let call = Call {
+                credential: Credential::Sys {
+                    uid: 0,
+                    gid: 0,
+                    groups: Arc::new([]),
+                },
+                ..call
+            };
+            Work::decode(&call).expect("understood").may_compute_long()
+        };
+        let mut list = call(3, 17);
+        list.opaque(&[1; 28]);
+        list.u64(0);
+        list.u64(0);
+        list.u32(4096);
+        list.u32(4096);
+        assert!(understood(list));
+        let mut list = call(4, 1);
+        list.opaque(b"");
+        for word in [2, 1, 26] {
+            list.u32(word);
+        }
+        list.u64(0);
+        list.u64(0);
+        for word in [4096, 4096, 0] {
+            list.u32(word);
+        }
+        assert!(understood(list));
+        let mut getattr = call(3, 1);
+        getattr.opaque(&[1; 28]);
+        assert!(!understood(getattr));
+        assert!(!understood(call(3, 0)));
     }
 }

@@ -117,6 +117,10 @@ impl Reader {
     }
 }
 
+/// Pieces of a message that have so many bytes at most are copied to what comes before them: a
+/// piece of its own costs more.
+pub const JOINED_BYTES_MAX: usize = 512;
+
 /// Bytes that fill a field of `length` up to a multiple of four.
 fn fill_bytes(length: usize) -> usize {
     length.wrapping_neg() % 4
@@ -201,11 +205,23 @@ impl Writer {
 
     /// What is written in `other`, after what is written here.
     pub fn append(&mut self, other: Writer) {
+        for piece in other.done {
+            self.join(piece);
+        }
+        match other.open.len() <= JOINED_BYTES_MAX {
+            true => self.open.put_slice(&other.open),
+            false => self.join(other.open.freeze()),
+        }
+    }
+
+    fn join(&mut self, piece: Bytes) {
+        if piece.len() <= JOINED_BYTES_MAX {
+            self.open.put_slice(&piece);
+            return;
+        }
         self.flush();
-        self.done_bytes += other.len();
-        let last = other.open.freeze();
-        self.done.extend(other.done);
-        self.done.extend((!last.is_empty()).then_some(last));
+        self.done_bytes += piece.len();
+        self.done.push(piece);
     }
 
     /// A value that may be there.
@@ -235,7 +251,9 @@ impl Writer {
 
     /// The message, in pieces.
     pub fn finish(mut self) -> Vec<Bytes> {
-        self.flush();
+        if !self.open.is_empty() {
+            self.done.push(self.open.freeze());
+        }
         self.done
     }
 }
@@ -268,6 +286,37 @@ mod tests {
         assert_eq!(reader.bool(), Ok(true));
         assert_eq!(reader.bool().unwrap_err().to_string(), "3 is not a boolean");
         assert_eq!(reader.u32(), Err(XdrError::Short));
+    }
+
+    /// Goal: an answer with content has two pieces, head and content, which is not copied.
+    #[test]
+    fn heads_are_joined_and_content_is_not_copied() {
+        let content = Bytes::from(vec![7; 4096]);
+        let mut result = Writer::new();
+        result.u32(1);
+        result.pieces(vec![content.clone()]);
+        let mut reply = Writer::new();
+        reply.u32(2);
+        reply.append(result);
+        let length = reply.len();
+        assert_eq!(reply.first_u32(), Some(2));
+        let pieces = reply.finish();
+        assert_eq!(pieces.len(), 2);
+        assert_eq!(pieces[0], [0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 16, 0][..]);
+        assert_eq!(pieces[1].as_ptr(), content.as_ptr());
+        assert_eq!(pieces.concat().len(), length);
+        // What is long and in one piece is not copied either.
+        let mut listing = Writer::new();
+        (0..1000).for_each(|word| listing.u32(word));
+        let at = listing.open.as_ptr();
+        let mut reply = Writer::new();
+        reply.u32(3);
+        reply.append(listing);
+        reply.u32(4);
+        let pieces = reply.finish();
+        assert_eq!(pieces.len(), 3);
+        assert_eq!(pieces[1].as_ptr(), at);
+        assert_eq!(pieces[2], [0, 0, 0, 4][..]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use access::Access;
 use api::{Failure, FailureKind};
+use device::MemoryUses;
 use format::Txg;
 use parking_lot::Mutex;
 use pool::{CacheDeviceOptions, Pool};
@@ -155,9 +156,18 @@ impl Pools {
         }
     }
 
-    /// The cache of all pools. Its limit is lower than [`Self::cache_bytes`] while memory is short.
+    /// The cache of all pools. Its limit is lower than [`Self::cache_bytes`] while memory is short,
+    /// or much is used beside it.
     pub fn cache(&self) -> &Arc<SharedCache> {
         &self.cache
+    }
+
+    /// Adds what the cache has, and what each pool has beside it.
+    pub fn add_memory(&self, uses: &mut MemoryUses) {
+        self.cache.add_memory(uses);
+        for open in self.all() {
+            pool::add_memory(&open.pool, uses);
+        }
     }
 
     /// What the cache may have at most, in bytes.

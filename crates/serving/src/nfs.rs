@@ -124,6 +124,14 @@ impl Nfs {
         Ok(())
     }
 
+    /// Bytes that clients have under way, and have at most: none while nobody is served, or the
+    /// server begins or ends.
+    pub fn memory_bytes(&self) -> (u64, u64) {
+        let server = self.server.try_lock().ok();
+        let server = server.as_ref().and_then(|server| server.as_ref());
+        server.map_or((0, 0), Server::memory_bytes)
+    }
+
     /// All that was shared when the server last ran is: clients may come.
     pub async fn begin(&self) {
         self.is_stopped.store(false, Ordering::Release);

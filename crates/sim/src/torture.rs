@@ -276,6 +276,8 @@ fn add_disks(sim: &SimWorld, layout: Layout, disk_mib: u64, small_sectors: bool)
     layout.vdevs(|| {
         let disk = sim.add_disk(&disk_name(count), disk_mib << 20);
         disk.set_sector_bytes(if small_sectors { 512 } else { 4096 });
+        // Some make durable what an intent log asks for and nothing else, some are flushed for it.
+        disk.set_durable_writes(count.is_multiple_of(2));
         count += 1;
         leaf(disk_name(count - 1))
     });

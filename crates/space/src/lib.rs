@@ -290,6 +290,12 @@ impl Space {
         }
     }
 
+    /// Changes that are in logs and not in the metaslabs' own maps yet: ranges of them, all of
+    /// which are in memory.
+    pub fn unflushed_ranges(&self) -> u64 {
+        self.unflushed.load(Ordering::Relaxed)
+    }
+
     /// Number of log space maps.
     pub fn log_count(&self) -> usize {
         self.book.lock().log_count()

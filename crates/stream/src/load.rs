@@ -1,11 +1,11 @@
 //! Loading what is to be sent: each block by a task of its own, so that whoever writes the stream
-//! does not keep reads, checksums and decompression waiting; handed out in order.
+//! does not keep reads, checksums and decompression waiting; handed out in order. The stream's own
+//! checksum of a block is computed there as well.
 //!
 //! [`BLOCKS_MAX`] and [`BYTES_MAX`] bound what is under way or waits to be written.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use device::Tasks;
 use format::stream::StreamFeatures;
 use format::{
@@ -19,6 +19,7 @@ use zio::pipeline::{CacheUse, Pipeline};
 
 use crate::StreamError;
 use crate::events::Event;
+use crate::out::Payload;
 
 /// Blocks, and what else is sent in between, that are loaded or wait to be written. Small blocks
 /// must be many, lest a disk has too little to read at once.
@@ -32,7 +33,8 @@ pub(crate) enum Loaded {
     /// Data as it is, or compressed as it was stored.
     Data {
         event: Event,
-        payload: Bytes,
+        /// One; of a block that is sent in parts ([`is_split`]) each of them, in order.
+        payloads: Vec<Payload>,
         is_stored: bool,
         _room: OwnedSemaphorePermit,
     },
@@ -124,9 +126,9 @@ impl Loads {
             let loader = self.loader.clone();
             self.tasks.spawn("block of a stream", async move {
                 let loaded = loader.load(block).await;
-                let loaded = loaded.map(|(payload, is_stored)| Loaded::Data {
+                let loaded = loaded.map(|(payloads, is_stored)| Loaded::Data {
                     event,
-                    payload,
+                    payloads,
                     is_stored,
                     _room: room,
                 });
@@ -205,7 +207,7 @@ impl Loader {
     }
 
     /// What a block holds, and whether that is as it was stored.
-    async fn load(&self, block: Block) -> Result<(Bytes, bool), StreamError> {
+    async fn load(&self, block: Block) -> Result<(Vec<Payload>, bool), StreamError> {
         let Block {
             object,
             number,
@@ -227,8 +229,8 @@ impl Loader {
             // As in `issue_data_read` (module/zfs/dmu_send.c).
             ..ReadContext::in_background(bookmark)
         };
-        let is_stored =
-            self.is_raw() || number != Bookmark::SPILL_BLOCK_ID && self.sends_stored(&pointer);
+        let is_spill = number == Bookmark::SPILL_BLOCK_ID;
+        let is_stored = self.is_raw() || !is_spill && self.sends_stored(&pointer);
         let payload = match is_stored {
             true => self.pipeline.reader().read_raw(&pointer, &context).await?,
             false => {
@@ -236,6 +238,15 @@ impl Loader {
                 to_native(kind, data, pointer.endian())?
             }
         };
-        Ok((payload, is_stored))
+        let part_bytes = match is_split && !is_spill {
+            true => OLD_MAX_BLOCK_BYTES as usize,
+            false => payload.len().max(1),
+        };
+        let starts = (0..payload.len()).step_by(part_bytes);
+        let parts = starts.map(|start| {
+            let end = payload.len().min(start + part_bytes);
+            Payload::new(payload.slice(start..end))
+        });
+        Ok((parts.collect(), is_stored))
     }
 }

@@ -1,14 +1,55 @@
 //! Writing records: checksums, and records that grow while what follows belongs to them
 //! (`dump_record`, `dump_free`, `dump_freeobjects`; module/zfs/dmu_send.c).
+//!
+//! # In batches
+//! Records wait until they are [`BATCH_BYTES`], and go in one write then: payloads from where they
+//! are, records and what is short from a buffer. What waits is written at once where there is
+//! nothing more to send for the moment ([`Out::flush`]), so that whoever reads is never kept from
+//! what there is. Each byte is summed once: payloads by who loads them ([`Payload`]).
 
-use bytes::Bytes;
-use codec::checksum::Fletcher4;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice};
+
+use bytes::{Buf, Bytes, BytesMut};
+use codec::checksum::{ChecksumWords, Fletcher4};
 use format::Endian;
 use format::stream::{RECORD_CHECKSUM_OFFSET, Range, Record};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::StreamError;
 use crate::receive::Progress;
+
+/// What goes in one write, in bytes: the record that reaches it is the last one.
+const BATCH_BYTES: usize = 1 << 20;
+/// Payloads of up to this many bytes are copied behind their records: a part of their own in a
+/// write would cost more.
+const COPIED_BYTES_MAX: usize = 4 << 10;
+/// Parts of a write, at most (`IOV_MAX` of Linux).
+const PARTS_MAX: usize = 1024;
+
+/// What comes behind a record, with its own checksum.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Payload {
+    bytes: Bytes,
+    sum: ChecksumWords,
+}
+
+impl Payload {
+    /// Sums it, here: in a task that is not the one that writes, if it is long.
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        let mut sum = Fletcher4::new(Endian::Little);
+        sum.update(&bytes);
+        Self {
+            bytes,
+            sum: sum.words(),
+        }
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn length_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
 
 /// Writes records to a stream.
 pub(crate) struct Out<'a, W> {
@@ -18,6 +59,12 @@ pub(crate) struct Out<'a, W> {
     /// A record that may still grow.
     pending: Option<Record>,
     to_guid: u64,
+    /// What waits to be written, before what is in `short`.
+    parts: VecDeque<Bytes>,
+    /// Records and short payloads, one behind the other.
+    short: BytesMut,
+    /// Of both, in bytes.
+    waiting_bytes: usize,
 }
 
 impl<'a, W: AsyncWrite + Unpin + Send> Out<'a, W> {
@@ -28,6 +75,9 @@ impl<'a, W: AsyncWrite + Unpin + Send> Out<'a, W> {
             progress,
             pending: None,
             to_guid,
+            parts: VecDeque::new(),
+            short: BytesMut::new(),
+            waiting_bytes: 0,
         }
     }
 
@@ -35,15 +85,15 @@ impl<'a, W: AsyncWrite + Unpin + Send> Out<'a, W> {
     pub(crate) async fn record(
         &mut self,
         record: &Record,
-        payload: &[Bytes],
+        payload: Payload,
     ) -> Result<(), StreamError> {
         if let Some(pending) = self.pending.take() {
-            self.put(&pending, &[]).await?;
+            self.put(&pending, Payload::default()).await?;
         }
         self.put(record, payload).await
     }
 
-    async fn put(&mut self, record: &Record, payload: &[Bytes]) -> Result<(), StreamError> {
+    async fn put(&mut self, record: &Record, payload: Payload) -> Result<(), StreamError> {
         let mut header = record.encode();
         if let Record::End { .. } = record {
             let end = Record::End {
@@ -63,14 +113,41 @@ impl<'a, W: AsyncWrite + Unpin + Send> Out<'a, W> {
             }
         }
         self.sum.update(&header[RECORD_CHECKSUM_OFFSET..]);
-        self.output.write_all(&header).await?;
-        let mut length = header.len() as u64;
-        for piece in payload {
-            self.sum.update(piece);
-            self.output.write_all(piece).await?;
-            length += piece.len() as u64;
+        let Payload { bytes, sum } = payload;
+        self.sum.append(sum, (bytes.len() / 4) as u64);
+        self.waiting_bytes += header.len() + bytes.len();
+        self.short.extend_from_slice(&header);
+        if bytes.len() <= COPIED_BYTES_MAX {
+            self.short.extend_from_slice(&bytes);
+        } else {
+            self.parts.push_back(self.short.split().freeze());
+            self.parts.push_back(bytes);
         }
-        self.progress.add(length)
+        match self.waiting_bytes < BATCH_BYTES {
+            true => Ok(()),
+            false => self.flush().await,
+        }
+    }
+
+    /// Writes what waits, but for a record that may still grow.
+    pub(crate) async fn flush(&mut self) -> Result<(), StreamError> {
+        if self.waiting_bytes == 0 {
+            return Ok(());
+        }
+        if !self.short.is_empty() {
+            self.parts.push_back(self.short.split().freeze());
+        }
+        while !self.parts.is_empty() {
+            let parts = self.parts.iter().take(PARTS_MAX);
+            let slices: Vec<IoSlice<'_>> = parts.map(|part| IoSlice::new(part)).collect();
+            let written = self.output.write_vectored(&slices).await?;
+            if written == 0 {
+                return Err(StreamError::Io(ErrorKind::WriteZero.into()));
+            }
+            advance(&mut self.parts, written);
+        }
+        let written = std::mem::take(&mut self.waiting_bytes);
+        self.progress.add(written as u64)
     }
 
     /// A range without data; ranges that meet become one.
@@ -98,7 +175,10 @@ impl<'a, W: AsyncWrite + Unpin + Send> Out<'a, W> {
             to_guid: self.to_guid,
         };
         match length_bytes {
-            u64::MAX => self.record(&Record::Free(range), &[]).await,
+            u64::MAX => {
+                let free = Record::Free(range);
+                self.record(&free, Payload::default()).await
+            }
             _ => self.wait(Record::Free(range)).await,
         }
     }
@@ -147,7 +227,7 @@ impl<'a, W: AsyncWrite + Unpin + Send> Out<'a, W> {
 
     async fn wait(&mut self, record: Record) -> Result<(), StreamError> {
         if let Some(pending) = self.pending.replace(record) {
-            self.put(&pending, &[]).await?;
+            self.put(&pending, Payload::default()).await?;
         }
         Ok(())
     }
@@ -158,8 +238,24 @@ impl<'a, W: AsyncWrite + Unpin + Send> Out<'a, W> {
             checksum: [0; 4],
             to_guid: self.to_guid,
         };
-        self.record(&end, &[]).await?;
+        self.record(&end, Payload::default()).await?;
+        self.flush().await?;
         self.output.flush().await?;
         Ok(())
     }
 }
+
+/// Takes what was written off what waits.
+fn advance(parts: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(first) = parts.front_mut() {
+        if written < first.len() {
+            first.advance(written);
+            return;
+        }
+        written -= first.len();
+        parts.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests;

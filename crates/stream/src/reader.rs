@@ -5,13 +5,16 @@ use bytes::{Bytes, BytesMut};
 use codec::checksum::Fletcher4;
 use format::stream::{Begin, RECORD_BYTES, RECORD_CHECKSUM_OFFSET, Record, stream_endian};
 use format::{Endian, FormatError, NvList};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, BufReader};
 
 use crate::StreamError;
 use crate::description::{Description, Room};
 
 /// A payload is read in pieces of this, so that a length that is a lie sizes no allocation.
 const PIECE_BYTES: usize = 1 << 20;
+/// What is read at least, in bytes, where there is so much: short records come many at a time.
+/// Long payloads go past this to where they stay.
+const READ_BYTES: usize = 32 << 10;
 
 /// A record with its payload.
 #[derive(Debug, Clone)]
@@ -37,7 +40,8 @@ pub enum Start {
 
 /// Reads records.
 pub struct StreamReader<R> {
-    input: R,
+    /// Away while a task of its own reads ([`Self::lend`]).
+    input: Option<BufReader<R>>,
     endian: Endian,
     sum: Fletcher4,
     /// Since the last BEGIN.
@@ -52,13 +56,26 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
     /// Reads from `input`.
     pub fn new(input: R) -> Self {
         Self {
-            input,
+            input: Some(BufReader::with_capacity(READ_BYTES, input)),
             endian: Endian::Little,
             sum: Fletcher4::new(Endian::Little),
             read_bytes: 0,
             total_bytes: 0,
             next: None,
         }
+    }
+
+    /// The reader for a task of its own, to be put in the place of what is left of it when that
+    /// has ended. One that is not given back reads nothing any more.
+    pub(crate) fn lend(&mut self) -> Self {
+        Self {
+            input: self.input.take(),
+            ..*self
+        }
+    }
+
+    fn input(&mut self) -> Result<&mut BufReader<R>, StreamError> {
+        self.input.as_mut().ok_or(StreamError::Interrupted)
     }
 
     /// Byte order of the stream that began.
@@ -79,7 +96,7 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
         let mut header = [0; RECORD_BYTES];
         let mut got = 0;
         while got < RECORD_BYTES {
-            match self.input.read(&mut header[got..]).await? {
+            match self.input()?.read(&mut header[got..]).await? {
                 0 if got == 0 => return Ok(Start::Nothing),
                 0 => return Err(StreamError::CutShort),
                 more => got += more,
@@ -108,7 +125,7 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
             // The checksum of what began is in the next record: nothing is made of a description
             // before.
             let mut header = [0; RECORD_BYTES];
-            self.input.read_exact(&mut header).await?;
+            self.input()?.read_exact(&mut header).await?;
             let mut sum = self.sum;
             sum.update(&header[..RECORD_CHECKSUM_OFFSET]);
             if Record::checksum(&header, self.endian).is_some_and(|stored| stored != sum.words()) {
@@ -134,7 +151,7 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
             Some(header) => header,
             None => {
                 let mut header = [0; RECORD_BYTES];
-                self.input.read_exact(&mut header).await?;
+                self.input()?.read_exact(&mut header).await?;
                 header
             }
         };
@@ -199,7 +216,7 @@ impl<R: AsyncRead + Unpin + Send> StreamReader<R> {
             let more = (length - out.len()).min(PIECE_BYTES);
             take(more)?;
             out.reserve(more);
-            let mut limited = (&mut self.input).take(more as u64);
+            let mut limited = self.input()?.take(more as u64);
             while limited.limit() > 0 {
                 if limited.read_buf(&mut out).await? == 0 {
                     return Err(StreamError::CutShort);

@@ -3,10 +3,11 @@
 //!
 //! # The pipe stays full
 //! Three things go on at the same time: the object set is traversed ([`object::Changes`]) a
-//! batch ahead; data of what was found is read and decompressed by tasks of its own
-//! ([`crate::load`]); and what has been read is checksummed and written in its order. Whoever reads
-//! slowly so stops the traversal, and holds nothing but memory.
+//! batch ahead; data of what was found is read, decompressed and summed by tasks of its own
+//! ([`crate::load`]); and what has been read is written in its order, much at once
+//! ([`crate::out`]). Whoever reads slowly so stops the traversal, and holds nothing but memory.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,13 +20,14 @@ use format::{
     BlockPointer, Bookmark, Checksum, DNODES_PER_BLOCK, DnodePhys, Endian, Guid, NvEncoding,
     NvList, NvValue, OLD_MAX_BLOCK_BYTES, ObjectId, ObjsetId, ObjsetKind, Pointer, Txg,
 };
+use futures::FutureExt;
 use object::{Changes, Traverse, bonus_to_native};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use zio::pipeline::Pipeline;
 
 use crate::events::{Event, LIMITS, Rules};
 use crate::load::{Loaded, Loads, is_split};
-use crate::out::Out;
+use crate::out::{Out, Payload};
 use crate::overlay::Overlay;
 use crate::receive::Progress;
 use crate::{Package, StreamError};
@@ -194,7 +196,7 @@ impl Sender {
             to_name: self.to_name.clone(),
             payload_bytes: payload.len() as u32,
         };
-        out.record(&Record::Begin(Box::new(begin)), &[payload])
+        out.record(&Record::Begin(Box::new(begin)), Payload::new(payload))
             .await
     }
 
@@ -247,10 +249,26 @@ impl Sender {
             Ok(())
         };
         let writing = async {
-            while let Some(next) = loaded.next().await {
-                self.put(out, next?).await?;
+            loop {
+                let mut next = pin!(loaded.next());
+                let found = match next.as_mut().now_or_never() {
+                    Some(found) => found,
+                    None => {
+                        // Nothing that is there waits for what is not.
+                        out.flush().await?;
+                        next.await
+                    }
+                };
+                match found {
+                    Some(Ok(found)) => self.put(out, found).await?,
+                    Some(Err(error)) => {
+                        // As much as there is may be gone on from.
+                        out.flush().await?;
+                        return Err(error);
+                    }
+                    None => return Ok(()),
+                }
             }
-            Ok(())
         };
         // Once all is found, what was begun is written to its end.
         tokio::try_join!(finding, writing).map(drop)
@@ -284,7 +302,8 @@ impl Sender {
                 endian,
             }) => self.object(out, object, &dnode, endian).await,
             Loaded::Event(Event::ObjectRange { first, pointer }) => {
-                out.record(&self.object_range(first, &pointer), &[]).await
+                let range = self.object_range(first, &pointer);
+                out.record(&range, Payload::default()).await
             }
             Loaded::Event(Event::FreeObjects { first, count }) => {
                 out.free_objects(first, count).await
@@ -320,7 +339,7 @@ impl Sender {
                         block_bytes,
                         object_type,
                     },
-                payload,
+                payloads,
                 is_stored,
                 ..
             } => {
@@ -332,7 +351,7 @@ impl Sender {
                     to_guid: self.to_guid,
                     ..Write::default()
                 };
-                self.data(out, write, &pointer, payload, is_stored).await
+                self.data(out, write, &pointer, payloads, is_stored).await
             }
             Loaded::Data {
                 event:
@@ -342,12 +361,13 @@ impl Sender {
                         pointer,
                         ..
                     },
-                payload,
+                payloads,
                 ..
             } => {
+                let payload = payloads.into_iter().next().unwrap_or_default();
                 let mut spill = Spill {
                     object,
-                    length_bytes: payload.len() as u64,
+                    length_bytes: payload.length_bytes(),
                     to_guid: self.to_guid,
                     flags: if is_old { Spill::FLAG_UNMODIFIED } else { 0 },
                     ..Spill::default()
@@ -355,8 +375,7 @@ impl Sender {
                 if self.is_raw() {
                     raw_spill(&mut spill, &pointer);
                 }
-                out.record(&Record::Spill(Box::new(spill)), &[payload])
-                    .await
+                out.record(&Record::Spill(Box::new(spill)), payload).await
             }
             // Spill blocks are always read, and nothing else is.
             Loaded::Event(Event::Spill { .. }) | Loaded::Data { .. } => Ok(()),
@@ -399,7 +418,8 @@ impl Sender {
         if self.is_raw() {
             bonus = raw_object(&mut record, dnode, endian);
         }
-        out.record(&Record::Object(record), &[bonus.into()]).await?;
+        let bonus = Payload::new(bonus.into());
+        out.record(&Record::Object(record), bonus).await?;
         let end = dnode
             .max_block_id
             .saturating_add(1)
@@ -430,8 +450,8 @@ impl Sender {
         };
         let mut payload = embedded.payload().to_vec();
         payload.resize(payload.len().next_multiple_of(8), 0);
-        out.record(&Record::WriteEmbedded(record), &[payload.into()])
-            .await
+        let payload = Payload::new(payload.into());
+        out.record(&Record::WriteEmbedded(record), payload).await
     }
 
     /// OBJECT_RANGE (`dump_object_range`).
@@ -451,27 +471,23 @@ impl Sender {
         out: &mut Out<'_, W>,
         mut write: Write,
         pointer: &BlockPointer,
-        payload: Bytes,
+        payloads: Vec<Payload>,
         is_stored: bool,
     ) -> Result<(), StreamError> {
         if is_split(self.features, write.logical_bytes) {
             write.checksum = Checksum::Off.code();
-            let start = write.offset_bytes;
-            let mut at = 0;
-            while at < payload.len() {
-                let length = (payload.len() - at).min(OLD_MAX_BLOCK_BYTES as usize);
-                write.offset_bytes = start + at as u64;
-                write.logical_bytes = length as u64;
-                let piece = payload.slice(at..at + length);
-                out.record(&Record::Write(Box::new(write.clone())), &[piece])
+            for part in payloads {
+                write.logical_bytes = part.length_bytes();
+                out.record(&Record::Write(Box::new(write.clone())), part)
                     .await?;
-                at += length;
+                write.offset_bytes = write.offset_bytes.saturating_add(write.logical_bytes);
             }
             return Ok(());
         }
+        let payload = payloads.into_iter().next().unwrap_or_default();
         if is_stored {
             write.compression = pointer.compression().code();
-            write.compressed_bytes = payload.len() as u64;
+            write.compressed_bytes = payload.length_bytes();
         }
         let is_raw = self.is_raw();
         if is_raw {
@@ -494,8 +510,7 @@ impl Sender {
                 | compression << 32
                 | u64::from(is_raw) << 39;
         }
-        out.record(&Record::Write(Box::new(write)), &[payload])
-            .await
+        out.record(&Record::Write(Box::new(write)), payload).await
     }
 }
 
@@ -612,7 +627,7 @@ pub async fn send_package<W: AsyncWrite + Unpin + Send>(
         payload_bytes: payload.len() as u32,
     };
     let mut out = Out::new(output, 0, progress);
-    out.record(&Record::Begin(Box::new(begin)), &[payload])
+    out.record(&Record::Begin(Box::new(begin)), Payload::new(payload))
         .await?;
     out.end().await
 }

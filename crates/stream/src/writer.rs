@@ -4,6 +4,12 @@
 //! Records come in the order of objects and offsets. An object that is not what it was (another
 //! file got its number) is made anew in place where that can be; else it is freed, and claimed
 //! again once that is on disk.
+//!
+//! # As sent
+//! A block of data that comes compressed, and is a whole block here as well, is stored as it came,
+//! whatever the property `compression` says here (`flush_write_batch_impl`, module/zfs/dmu_recv.c).
+//! It is decompressed all the same: a stream whose data is none is refused, and whoever reads or
+//! changes the block before it is on disk has its data.
 
 mod raw;
 
@@ -21,8 +27,10 @@ use format::{
     ObjectType, SECTOR_BYTES, SaFixedPlace, SaHeader,
 };
 use object::{NewObject, Object, ObjectSet, bonus_to_native, to_native};
+use zio::BlockData;
 
 use crate::load::is_split;
+use crate::receive::Unpacking;
 use crate::{Piece, StreamError};
 
 pub(crate) use raw::OTHER_ORDER;
@@ -96,7 +104,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub(crate) async fn write(&mut self, piece: Piece) -> Result<(), StreamError> {
+    /// Does what a record says; `unpacking` is its data, where that is decompressed elsewhere.
+    pub(crate) async fn write(
+        &mut self,
+        piece: Piece,
+        unpacking: Option<Unpacking>,
+    ) -> Result<(), StreamError> {
         let (payload, end) = (piece.payload, piece.end_bytes);
         if let Some(object) = piece.record.object() {
             if object.is_zero() || object.get() >= ObjectId::LIMIT {
@@ -116,7 +129,7 @@ impl<'a> Writer<'a> {
             }
             Record::Object(record) => self.object(&record, &payload, end).await?,
             Record::FreeObjects { first, count, .. } => self.free_objects(first, count).await?,
-            Record::Write(record) => self.data(&record, payload, end).await?,
+            Record::Write(record) => self.data(&record, payload, unpacking, end).await?,
             Record::Free(range) | Record::Redact(range) => self.free(&range).await?,
             Record::Spill(record) => self.spill(&record, payload).await?,
             Record::WriteEmbedded(record) => self.embedded(&record, &payload, end).await?,
@@ -461,28 +474,65 @@ impl<'a> Writer<'a> {
         }
     }
 
-    async fn data(&mut self, record: &Write, payload: Bytes, end: u64) -> Result<(), StreamError> {
+    async fn data(
+        &mut self,
+        record: &Write,
+        payload: Bytes,
+        unpacking: Option<Unpacking>,
+        end: u64,
+    ) -> Result<(), StreamError> {
         let place = (record.object, record.offset_bytes);
         if place < self.last {
             return Err(StreamError::bad("data that is not in order"));
         }
         let length = self.check_length(record.object, record.offset_bytes, record.logical_bytes)?;
-        let data = match record.compression {
-            0 => payload,
-            code => {
-                if !self.features.contains(StreamFeatures::COMPRESSED) {
-                    return Err(StreamError::bad("compressed data"));
-                }
-                decompressed(code, &payload, length)?
-            }
+        if record.compression != 0 && !self.features.contains(StreamFeatures::COMPRESSED) {
+            return Err(StreamError::bad("compressed data"));
+        }
+        let data = match (record.compression, unpacking) {
+            (0, _) => payload.clone(),
+            (_, Some(unpacking)) => unpacking.await.map_err(|_| StreamError::Interrupted)??,
+            (code, None) => decompressed(code, &payload, length)?,
         };
         if data.len() != length {
             return Err(StreamError::bad("data of another length than it says"));
         }
         let object = self.hold(record.object).await?;
+        let data = match self.is_stored_as_sent(&object, record, &payload) {
+            true => {
+                let compression = Compression::from_code(record.compression);
+                BlockData::packed(data, payload, compression)
+            }
+            false => to_native(object.info().object_type, data, self.endian)?.into(),
+        };
         self.put(&object, record.offset_bytes, data, end).await?;
         self.last = place;
         Ok(())
+    }
+
+    /// Whether a block is stored as it came. Of metadata the stream would have the wrong byte
+    /// order; a compression that the pool may not have yet is left to what the properties say.
+    fn is_stored_as_sent(&self, object: &Object, record: &Write, payload: &Bytes) -> bool {
+        let compression = Compression::from_code(record.compression);
+        let is_kind = !matches!(
+            compression,
+            Compression::Off
+                | Compression::On
+                | Compression::Inherit
+                | Compression::Empty
+                | Compression::Unknown(_)
+        );
+        let info = object.info();
+        let features = self.dataset.dsl().features();
+        let bytes = payload.len() as u64;
+        is_kind
+            && self.endian == Endian::Little
+            && !info.object_type.is_metadata()
+            && u64::from(info.data_block_bytes) == record.logical_bytes
+            && record.offset_bytes.is_multiple_of(record.logical_bytes)
+            && bytes.is_multiple_of(SECTOR_BYTES)
+            && (SECTOR_BYTES..record.logical_bytes).contains(&bytes)
+            && features.may_write(Checksum::Off, compression)
     }
 
     fn check_length(&self, object: u64, offset: u64, length: u64) -> Result<usize, StreamError> {
@@ -501,16 +551,15 @@ impl<'a> Writer<'a> {
         &self,
         object: &Object,
         offset_bytes: u64,
-        data: Bytes,
+        data: BlockData,
         end: u64,
     ) -> Result<(), StreamError> {
-        let info = object.info();
-        let data = to_native(info.object_type, data, self.endian)?;
-        let length = data.len() as u64;
+        let length = data.bytes().len() as u64;
         object.prepare_write(offset_bytes, length).await?;
-        let estimate = DirtyEstimate::write(length).in_blocks_of(info.data_block_bytes);
+        let block_bytes = object.info().data_block_bytes;
+        let estimate = DirtyEstimate::write(length).in_blocks_of(block_bytes);
         let tx = self.dataset.assign(estimate).await?;
-        object.write(&tx, offset_bytes, data).await?;
+        object.write_packed(&tx, offset_bytes, data).await?;
         self.note(&tx, object.id().get(), offset_bytes, end);
         Ok(())
     }
@@ -543,6 +592,7 @@ impl<'a> Writer<'a> {
         };
         data.resize(length, 0);
         let held = self.hold(object).await?;
+        let data = to_native(held.info().object_type, data.into(), self.endian)?;
         self.put(&held, offset, data.into(), end).await?;
         self.received.long_embedded_blocks += u64::from(self.is_long_embedded(record));
         Ok(())
@@ -588,7 +638,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn decompressed(code: u8, payload: &Bytes, length: usize) -> Result<Bytes, StreamError> {
+/// What a payload is, of which a record says how it is compressed, and how many bytes it will be.
+pub(crate) fn decompressed(code: u8, payload: &Bytes, length: usize) -> Result<Bytes, StreamError> {
     match Compression::from_code(code) {
         Compression::Off => Ok(payload.clone()),
         kind => decompress(kind, payload, length)

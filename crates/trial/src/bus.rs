@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use device::{BoxFuture, Clock, Device, DeviceError, Opener, World, WriteFlushedError};
+use device::{BoxFuture, Clock, Device, DeviceError, Opener, World};
 use parking_lot::Mutex;
 
 /// Transfers one after the other, at a rate.
@@ -262,16 +262,16 @@ impl Device for WiredDevice {
         })
     }
 
-    fn write_flushed(
+    fn write_durable(
         &self,
         offset_bytes: u64,
         data: Bytes,
-    ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
             let bytes = data.len() as u64;
             self.transfer(bytes, Way::ToDisk).await;
             let _under_way = self.begin(bytes);
-            self.inner.write_flushed(offset_bytes, data).await
+            self.inner.write_durable(offset_bytes, data).await
         })
     }
 

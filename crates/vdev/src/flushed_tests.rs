@@ -1,5 +1,5 @@
-//! Tests of writes that are flushed in one go: what is durable behind them, and who knows when the
-//! flush fails.
+//! Tests of durable writes: that they are, what else is by that and what is not, and who knows when
+//! one fails.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::testing::{TestTree, group, leaf, simulate};
 
 const TOP: VdevId = VdevId::new(0);
 
-fn context(txg: u64, flush: bool) -> IoContext {
+fn context(txg: u64, durable: bool) -> IoContext {
     IoContext {
         priority: Priority::Sync,
         birth: Txg::new(txg),
-        flush,
+        durable,
         ..IoContext::default()
     }
 }
@@ -28,9 +28,13 @@ fn block(content: u8) -> Bytes {
 }
 
 #[test]
-fn what_is_flushed_with_a_write_outlives_the_power() {
+fn a_durable_write_outlives_the_power_and_what_was_before_waits_for_a_flush() {
     simulate(async {
-        for kind in ["single", "mirror", "raidz"] {
+        let kinds = ["single", "mirror", "raidz"];
+        for (kind, through) in kinds
+            .into_iter()
+            .flat_map(|kind| [(kind, false), (kind, true)])
+        {
             let sim = SimWorld::new(3);
             let top = match kind {
                 "single" => leaf(&sim, "d0", 11),
@@ -39,6 +43,9 @@ fn what_is_flushed_with_a_write_outlives_the_power() {
             };
             let pool = TestTree::create(sim, vec![top], 12).await;
             let tree = &pool.tree;
+            for name in pool.sim.disk_names() {
+                pool.disk(&name).set_durable_writes(through);
+            }
             let before = pool.sim.counts().flushes;
             tree.write_block(TOP, 0, block(1), &context(5, false))
                 .await
@@ -48,15 +55,16 @@ fn what_is_flushed_with_a_write_outlives_the_power() {
                 .await
                 .expect("written");
             tree.settle_written(TOP).expect("durable");
-            assert!(pool.sim.counts().flushes > before);
+            assert_eq!(pool.sim.counts().flushes == before, through);
             if kind != "raidz" {
-                // Nothing waits for the next flush: not what was written before either.
+                // What was written before is kept until somebody flushes, whatever the disk did.
                 for vdev in tree.tops()[0].leaves() {
-                    assert!(!vdev.leaf().expect("a leaf").has_kept());
+                    assert!(vdev.leaf().expect("a leaf").has_kept());
                 }
                 pool.sim.power_cut(PowerCut::LoseUnflushed);
                 let disk = pool.disk("d0");
-                assert_eq!(disk.peek(LABEL_START_BYTES, 4096), block(1));
+                let first = block(u8::from(!through));
+                assert_eq!(disk.peek(LABEL_START_BYTES, 4096), first);
                 assert_eq!(disk.peek(LABEL_START_BYTES + (1 << 20), 4096), block(2));
             }
         }
@@ -73,7 +81,8 @@ fn a_mirror_goes_on_without_the_device_whose_flush_failed() {
         tree.write_block(TOP, 0, block(1), &context(5, false))
             .await
             .expect("written");
-        let fault = Fault::new(SimOp::Flush, FaultEffect::Error).times(1);
+        // Again when what it may have lost has been written again.
+        let fault = Fault::new(SimOp::Flush, FaultEffect::Error).times(2);
         pool.disk("m0").inject(fault);
         tree.write_block(TOP, 1 << 20, block(2), &context(7, true))
             .await
@@ -100,7 +109,7 @@ fn what_a_lone_device_did_not_flush_is_written_again() {
         tree.write_block(TOP, 0, block(1), &context(5, false))
             .await
             .expect("written");
-        disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(2));
         tree.write_block(TOP, 1 << 20, block(2), &context(5, true))
             .await
             .expect_err("not durable");
@@ -118,6 +127,100 @@ fn what_a_lone_device_did_not_flush_is_written_again() {
             assert_eq!(disk.peek(place, 4096), block(content));
         }
         assert!(!leaf.leaf().expect("a leaf").has_kept());
+    });
+}
+
+/// Goal: what is kept is not forgotten by a durable write, and is written again when the device is
+/// back; nor does an older write come back over the durable one. Method: a disk that writes through
+/// its cache loses the rest of it, and comes back.
+#[test]
+fn a_durable_write_makes_nothing_else_durable() {
+    simulate(async {
+        let sim = SimWorld::new(8);
+        let single = leaf(&sim, "single", 10);
+        let pool = TestTree::create(sim, vec![single], 12).await;
+        let tree = &pool.tree;
+        let disk = pool.disk("single");
+        disk.set_durable_writes(true);
+        let writes = [(1, 9, false), (0, 1, false), (1, 2, true), (2, 3, false)];
+        for (place, content, durable) in writes {
+            tree.write_block(TOP, place << 20, block(content), &context(5, durable))
+                .await
+                .expect("written");
+        }
+        disk.lose_cache(PowerCut::LoseUnflushed);
+        let at = |place: u64| disk.peek(LABEL_START_BYTES + (place << 20), 4096);
+        assert_eq!([at(0), at(1), at(2)], [block(0), block(2), block(0)]);
+        disk.set_gone(true);
+        tree.write_block(TOP, 3 << 20, block(4), &context(5, true))
+            .await
+            .expect_err("gone");
+        tree.settle_written(TOP).expect_err("nothing else has it");
+        disk.set_gone(false);
+        pool.clear().await.expect("cleared");
+        assert_eq!([at(0), at(1), at(2)], [block(1), block(2), block(3)]);
+        let vdev = tree.find(Guid::new(10)).expect("the device");
+        assert!(!vdev.leaf().expect("a leaf").has_kept());
+    });
+}
+
+/// Goal: a flush that fails within a durable write, and that the device then says is well, loses
+/// nothing of what was written before. Method: a disk without such writes, whose flush fails once
+/// and takes its cache with it.
+#[test]
+fn what_a_durable_write_may_have_lost_is_written_again() {
+    simulate(async {
+        let sim = SimWorld::new(9);
+        let single = leaf(&sim, "single", 10);
+        let pool = TestTree::create(sim, vec![single], 12).await;
+        let tree = &pool.tree;
+        let disk = pool.disk("single");
+        tree.write_block(TOP, 0, block(1), &context(5, false))
+            .await
+            .expect("written");
+        disk.lose_cache(PowerCut::LoseUnflushed);
+        disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+        tree.write_block(TOP, 1 << 20, block(2), &context(5, true))
+            .await
+            .expect("durable in the end");
+        tree.settle_written(TOP).expect("durable");
+        pool.sim.power_cut(PowerCut::LoseUnflushed);
+        for (place, content) in [(0, 1), (1 << 20, 2)] {
+            assert_eq!(disk.peek(LABEL_START_BYTES + place, 4096), block(content));
+        }
+    });
+}
+
+/// Goal: nor is it lost by a flush of somebody else that is under way then and succeeds. Method:
+/// one that takes a second; within that the disk loses its cache, and a durable write's own flush
+/// fails.
+#[test]
+fn a_flush_does_not_count_when_a_durable_write_failed_meanwhile() {
+    simulate(async {
+        let sim = SimWorld::new(10);
+        let single = leaf(&sim, "single", 10);
+        let pool = TestTree::create(sim, vec![single], 12).await;
+        let tree = &pool.tree;
+        let disk = pool.disk("single");
+        tree.write_block(TOP, 0, block(1), &context(5, false))
+            .await
+            .expect("written");
+        let slow = FaultEffect::Delay(Duration::from_secs(1));
+        disk.inject(Fault::new(SimOp::Flush, slow).times(1));
+        let failing = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            disk.lose_cache(PowerCut::LoseUnflushed);
+            disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+            tree.write_block(TOP, 1 << 20, block(2), &context(5, true))
+                .await
+        };
+        let (flushed, written) = futures::join!(tree.flush(), failing);
+        flushed.expect("in the end");
+        written.expect("in the end");
+        pool.sim.power_cut(PowerCut::LoseUnflushed);
+        for (place, content) in [(0, 1), (1 << 20, 2)] {
+            assert_eq!(disk.peek(LABEL_START_BYTES + place, 4096), block(content));
+        }
     });
 }
 

@@ -31,9 +31,9 @@ pub struct IoContext {
     pub since: Option<RepairEpoch>,
     /// A write that puts wrong or missing data right.
     pub repair: bool,
-    /// A write of [`Priority::Sync`] is durable when it is done, and so are all writes before it
-    /// (intent log).
-    pub flush: bool,
+    /// A write of [`Priority::Sync`] is durable when it is done (intent log). It alone: what was
+    /// written before still waits for a flush.
+    pub durable: bool,
 }
 
 impl IoContext {

@@ -22,6 +22,10 @@
 //! misses those txgs; or the pool stood still without it, and they are written again
 //! (`leaf/kept.rs`). OpenZFS does not do this: there, such a pool may be resumed without them.
 //!
+//! A durable write ([`IoContext::durable`]) makes nothing else durable: what is kept stays so until
+//! a flush. Where one fails, a flush within it may be what failed; so all that is kept is written
+//! again before anything else is believed of the device.
+//!
 //! Nothing that changes the device is given to it while the pool is suspended (`common`), but for
 //! what `zpool clear` does.
 //!
@@ -34,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use device::{Device, DeviceError, World, WriteFlushedError};
+use device::{Device, DeviceError, World};
 use format::{BOOT_BYTES, Guid, LABEL_START_BYTES};
 use parking_lot::{Mutex, RwLock};
 
@@ -88,6 +92,13 @@ pub struct Leaf {
     queue: Queue,
     dirty_times: DirtyTimes,
     kept: Mutex<Kept>,
+    /// Flushes under way, whose writes are kept again if they fail. Changed with `kept` locked.
+    flushes: AtomicUsize,
+    /// Held shared by durable writes under way; who flushed waits for these, alone.
+    durable_writes: tokio::sync::RwLock<()>,
+    /// A durable write failed: what is kept may be lost, whatever a flush says, until it was
+    /// written again.
+    doubted: AtomicBool,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
     /// writes are made again. So none overtakes a later one, and no flush takes for durable what
     /// the device has lost.
@@ -125,6 +136,9 @@ impl Leaf {
             counters,
             dirty_times: DirtyTimes::default(),
             kept: Mutex::default(),
+            flushes: AtomicUsize::new(0),
+            durable_writes: tokio::sync::RwLock::new(()),
+            doubted: AtomicBool::new(false),
             writing: tokio::sync::RwLock::new(()),
         }
     }
@@ -415,14 +429,14 @@ impl Leaf {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
+        let raw = offset.saturating_add(LABEL_START_BYTES);
+        if context.durable && context.priority == Priority::Sync {
+            return self.write_durable(raw, data, context).await;
+        }
         let _writing = self.writing.read().await;
         let device = self.usable_device()?;
         if device.is_read_only() {
             return Err(LeafError::ReadOnly);
-        }
-        let raw = offset.saturating_add(LABEL_START_BYTES);
-        if context.flush && context.priority == Priority::Sync {
-            return self.write_flushed(&*device, raw, data, context).await;
         }
         let kept = data.clone();
         let mut result = if context.priority == Priority::Sync {
@@ -514,59 +528,69 @@ impl Leaf {
         result.map_err(|error| LeafError::Device(Arc::new(error)))
     }
 
-    /// A write and a flush in one go; what fails is written once more. `writing` is held.
-    async fn write_flushed(
+    /// A write that is durable when it is done, at an offset of the device itself. What is kept
+    /// stays so, as only a flush covers that. What fails is written once more, and then flushed, so
+    /// that it is known which of the two fails.
+    async fn write_durable(
         self: &Arc<Self>,
-        device: &dyn Device,
         raw: u64,
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
-        let length = data.len();
-        let io = Self::io(Operation::Write, raw, length, context);
+        let writing = self.writing.read().await;
+        let device = self.usable_device()?;
+        if device.is_read_only() {
+            return Err(LeafError::ReadOnly);
+        }
+        let io = Self::io(Operation::Write, raw, data.len(), context);
         let place = self.queue.sync_write_place(context).await;
         self.check_not_halted()?;
-        let mut flushing = self.begin_flush();
-        let mut result = device.write_flushed(raw, data.clone()).await;
-        if let Err(WriteFlushedError::Write(error)) = result {
-            let error = Arc::new(error);
-            Counters::add(&self.counters.write_errors, 1);
-            self.failed(&error, None, true);
-            result = match self.is_readable() && !self.common.halt.is_halted() {
-                true => device.write_flushed(raw, data.clone()).await,
-                false => {
-                    drop(flushing);
-                    return Err(LeafError::Device(error));
-                }
-            };
+        let under_way = self.durable_writes.read().await;
+        let result = device.write_durable(raw, data.clone()).await;
+        if result.is_err() {
+            // A flush failed within it, perhaps, and the next one would say that all is well.
+            self.doubted.store(true, Ordering::Release);
         }
-        let error = match result {
-            Ok(()) => {
-                flushing.writes = Kept::default();
-                self.end(place, &Ok::<_, DeviceError>(()), io);
-                Counters::add(&self.counters.write_ops, 1);
-                Counters::add(&self.counters.write_bytes, length as u64);
-                return Ok(());
+        drop(under_way);
+        self.end(place, &result, io);
+        let Err(error) = result else {
+            Counters::add(&self.counters.write_ops, 1);
+            Counters::add(&self.counters.write_bytes, data.len() as u64);
+            // It need not be kept, unless an older write to its place is, or may be again: that
+            // would come over it when it is made again. (A rebuild copies places that are
+            // allocated, whatever is there, and a log's block may come there later.)
+            let mut kept = self.kept.lock();
+            if self.flushes.load(Ordering::Relaxed) > 0 || kept.overlaps(raw, data.len()) {
+                kept.push(raw, data, context.birth);
             }
-            Err(error) => error,
+            return Ok(());
         };
-        drop(flushing);
-        match error {
-            WriteFlushedError::Write(error) => {
-                let error = Arc::new(error);
-                Counters::add(&self.counters.write_errors, 1);
-                let io = DeviceIo {
-                    retried: true,
-                    ..io
-                };
-                self.failed(&error, Some(io), true);
-                Err(LeafError::Device(error))
-            }
-            WriteFlushedError::Flush(error) => {
-                self.kept.lock().push(raw, data, context.birth);
-                Err(LeafError::Flush(self.flush_failed(error)))
-            }
+        drop(writing);
+        let error = Arc::new(error);
+        Counters::add(&self.counters.write_errors, 1);
+        self.failed(&error, None, true);
+        let is_away = matches!(*error, DeviceError::Gone { .. } | DeviceError::Hung { .. });
+        if is_away || !self.is_readable() || self.common.halt.is_halted() {
+            return Err(LeafError::Device(error));
         }
+        let stopped = self.stop_writes().await;
+        let rewritten = self.rewrite_kept(&stopped, false).await;
+        drop(stopped);
+        match rewritten {
+            Ok(()) => {}
+            // It is faulted. What it may have lost is kept for when it is back, this as well.
+            Err(LeafError::Flush(error) | LeafError::Device(error)) => {
+                self.kept.lock().push(raw, data, context.birth);
+                return Err(LeafError::Flush(error));
+            }
+            Err(other) => return Err(other),
+        }
+        let writing = self.writing.read().await;
+        let device = self.usable_device()?;
+        let result = self.write_now(&*device, raw, data.clone(), context).await;
+        self.note_write(result, raw, data, context).await?;
+        drop(writing);
+        self.flush().await
     }
 
     async fn note_write(
@@ -587,6 +611,7 @@ impl Leaf {
                 };
                 // A device that is gone by now is somebody else's business: the write is kept.
                 if is_full && self.is_readable() && !self.common.halt.is_halted() {
+                    // Where it is doubted, the next write tries it again.
                     self.flush_kept().await?;
                 }
                 Ok(())

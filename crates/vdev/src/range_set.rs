@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// What a range takes in the tree: two words, in nodes that are two thirds full, and a part of the
+/// nodes above.
+const RANGE_BYTES: u64 = 32;
+
 /// Disjoint ranges of `u64`, merged when they touch. The total length is kept up to date.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RangeSet {
@@ -28,6 +32,11 @@ impl RangeSet {
     /// Number of ranges.
     pub fn segments(&self) -> usize {
         self.ranges.len()
+    }
+
+    /// Bytes that it takes in memory, roughly.
+    pub fn memory_bytes(&self) -> u64 {
+        self.ranges.len() as u64 * RANGE_BYTES
     }
 
     /// Whether nothing is in it.

@@ -436,8 +436,9 @@ impl VdevTree {
         settle_flushed(flushed)
     }
 
-    /// After a write with [`IoContext::flush`] that succeeded: whether the pool has what its
-    /// devices had taken before, as after [`Self::flush_tops`].
+    /// After a write with [`IoContext::durable`] that succeeded: whether the pool has what devices
+    /// had taken that are gone by now, as after [`Self::flush_tops`]. Of the others it says
+    /// nothing: what they had taken waits for a flush.
     ///
     /// # Errors
     /// As [`Self::flush`].

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use device::{BoxFuture, Device, DeviceError, WriteFlushedError};
+use device::{BoxFuture, Device, DeviceError};
 use format::Bookmark;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -217,16 +217,15 @@ impl Watched {
     }
 
     /// Waits for an operation, unless the device is given up.
-    async fn watch<T, E>(
+    async fn watch<T>(
         &self,
         what: What,
-        work: impl Future<Output = Result<T, E>>,
-        hung: impl FnOnce(DeviceError) -> E,
-    ) -> Result<T, E> {
+        work: impl Future<Output = Result<T, DeviceError>>,
+    ) -> Result<T, DeviceError> {
         // Before it is asked whether it was: so that it cannot be missed.
         let given_up = self.on_given_up.notified();
         if self.given_up.load(Ordering::Acquire) {
-            return Err(hung(self.hung()));
+            return Err(self.hung());
         }
         let watching = self.begin(what);
         tokio::select! {
@@ -235,13 +234,9 @@ impl Watched {
                 watching.answered();
                 result
             }
-            () = given_up => Err(hung(self.hung())),
+            () = given_up => Err(self.hung()),
         }
     }
-}
-
-fn same(error: DeviceError) -> DeviceError {
-    error
 }
 
 impl Device for Watched {
@@ -262,11 +257,11 @@ impl Device for Watched {
     }
 
     fn keep_writers_out(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(self.watch(LOOK, self.device.keep_writers_out(), same))
+        Box::pin(self.watch(LOOK, self.device.keep_writers_out()))
     }
 
     fn look_again(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(self.watch(LOOK, self.device.look_again(), same))
+        Box::pin(self.watch(LOOK, self.device.look_again()))
     }
 
     fn read(
@@ -276,13 +271,13 @@ impl Device for Watched {
     ) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
         let what = (Some(Operation::Read), offset_bytes, length_bytes as u64);
         let work = self.device.read(offset_bytes, length_bytes);
-        Box::pin(self.watch(what, work, same))
+        Box::pin(self.watch(what, work))
     }
 
     fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
         let what = (Some(Operation::Write), offset_bytes, data.len() as u64);
         let work = self.device.write(offset_bytes, data);
-        Box::pin(self.watch(what, work, same))
+        Box::pin(self.watch(what, work))
     }
 
     fn write_vectored(
@@ -293,7 +288,7 @@ impl Device for Watched {
         let length: usize = parts.iter().map(Bytes::len).sum();
         let what = (Some(Operation::Write), offset_bytes, length as u64);
         let work = self.device.write_vectored(offset_bytes, parts);
-        Box::pin(self.watch(what, work, same))
+        Box::pin(self.watch(what, work))
     }
 
     fn outstanding(&self) -> usize {
@@ -302,17 +297,17 @@ impl Device for Watched {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
         let what = (Some(Operation::Flush), 0, 0);
-        Box::pin(self.watch(what, self.device.flush(), same))
+        Box::pin(self.watch(what, self.device.flush()))
     }
 
-    fn write_flushed(
+    fn write_durable(
         &self,
         offset_bytes: u64,
         data: Bytes,
-    ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
         let what = (Some(Operation::Write), offset_bytes, data.len() as u64);
-        let work = self.device.write_flushed(offset_bytes, data);
-        Box::pin(self.watch(what, work, WriteFlushedError::Write))
+        let work = self.device.write_durable(offset_bytes, data);
+        Box::pin(self.watch(what, work))
     }
 
     fn supports_discard(&self) -> bool {
@@ -326,7 +321,7 @@ impl Device for Watched {
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
         let what = (None, offset_bytes, length_bytes);
         let work = self.device.discard(offset_bytes, length_bytes);
-        Box::pin(self.watch(what, work, same))
+        Box::pin(self.watch(what, work))
     }
 }
 
@@ -383,15 +378,12 @@ mod tests {
         disk.inject(Fault::new(SimOp::Write, FaultEffect::Stall));
         let waiting = {
             let watched = watched.clone();
-            tokio::spawn(async move { watched.write_flushed(4096, vec![2; 512].into()).await })
+            tokio::spawn(async move { watched.write_durable(4096, vec![2; 512].into()).await })
         };
         tokio::time::sleep(short).await;
         watched.give_up();
         let given_up = waiting.await.unwrap();
-        assert!(matches!(
-            given_up,
-            Err(WriteFlushedError::Write(DeviceError::Hung { .. }))
-        ));
+        assert!(matches!(given_up, Err(DeviceError::Hung { .. })));
         let later = watched.read(0, 512).await;
         assert!(matches!(later, Err(DeviceError::Hung { .. })));
         assert_eq!((disk.peek(4096, 1)[0], watched.outstanding()), (0, 1));

@@ -2,7 +2,7 @@
 //! ([`Patient`]), and a stream of which nothing comes any more ([`Bounded`]). Its kernel may
 //! say all the while that it is well.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -77,6 +77,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         self.bounded(context, written)
     }
 
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(context, parts);
+        self.bounded(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(context);
         self.bounded(context, flushed)
@@ -143,6 +156,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_flush(context)
     }
@@ -175,6 +200,19 @@ mod tests {
         near.write_all(&[0; 4096]).await.unwrap();
         drop(near);
         reads.await.unwrap();
+    }
+
+    /// Goal: parts go in one write, as they do without what is around the connection.
+    #[tokio::test]
+    async fn parts_go_in_one_write() {
+        let (near, mut far) = tokio::net::UnixStream::pair().unwrap();
+        let mut near = Bounded::new(Patient::new(near), true);
+        assert!(near.is_write_vectored());
+        let parts = [IoSlice::new(b"one, "), IoSlice::new(b"two")];
+        assert_eq!(near.write_vectored(&parts).await.unwrap(), 8);
+        let mut taken = [0; 8];
+        far.read_exact(&mut taken).await.unwrap();
+        assert_eq!(&taken, b"one, two");
     }
 
     /// Goal: a source that is silent ends the stream, one that is slow does not, nor one on this

@@ -3,9 +3,17 @@
 //! A record's length is a multiple of 8. Writes are cut where a block ends; each piece is a record
 //! of its own, with the data behind its fixed part ([`LogWriteBody`]). What belongs together
 //! ([`EntryBody::Together`]) begins in a block that has room for all of it.
+//!
+//! A block is put together in the memory that it is written from: records are copied into it once,
+//! behind room for the link to the next block, which is known last.
 
 use bytes::Bytes;
-use format::{Endian, LogHeader, LogWrite, LogWriteBody, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink};
+use device::WriteBuffer;
+use format::{
+    BlockPointer, Endian, LogHeader, LogWrite, LogWriteBody, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink,
+    link_log_block,
+};
+use zio::ZioError;
 
 use crate::pending::{Entry, EntryBody};
 
@@ -20,18 +28,63 @@ const WRITE_BYTES: usize = LogHeader::BYTES + LogWriteBody::BYTES;
 /// is torn by that.
 const PIECE_ALIGN_BYTES: u64 = 4096;
 
-/// Records of one block.
-#[derive(Debug, Default)]
+/// Records of one block, where they are in it.
+#[derive(Debug)]
 pub(crate) struct Records {
-    pub bytes: Vec<u8>,
+    /// The block as far as it is used; the link is zeros.
+    block: WriteBuffer,
     /// Highest txg of any.
     pub txg: Txg,
 }
 
 impl Records {
+    /// None, with room for a block of so many bytes.
+    fn with_capacity(block_bytes: usize) -> Self {
+        let mut block = WriteBuffer::with_capacity(block_bytes);
+        block.resize(ZilLink::BYTES);
+        Records {
+            block,
+            txg: Txg::ZERO,
+        }
+    }
+
+    /// Bytes of the records.
+    pub fn len(&self) -> usize {
+        self.block.len() - ZilLink::BYTES
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Size that a block for them needs.
     pub fn block_bytes(&self) -> u64 {
-        block_bytes(self.bytes.len() as u64)
+        block_bytes(self.len() as u64)
+    }
+
+    /// The block that leads to `next`, as far as it has to be written: whole multiples of
+    /// [`ZIL_MIN_BLOCK_BYTES`]. `checksum` has the words of the pointer that leads to it; the
+    /// checksum itself is missing.
+    ///
+    /// # Errors
+    /// [`ZioError::Vdev`] where the records did not fit, which the [`Packer`] sees to.
+    pub fn into_block(
+        self,
+        next: &BlockPointer,
+        checksum: [u64; 4],
+    ) -> Result<WriteBuffer, ZioError> {
+        let mut block = self.block;
+        let used = block.len();
+        block.resize(used.next_multiple_of(ZIL_MIN_BLOCK_BYTES as usize));
+        link_log_block(block.as_mut(), next, used, checksum)?;
+        Ok(block)
+    }
+
+    /// The records one after another.
+    #[cfg(test)]
+    pub fn bytes(&self) -> &[u8] {
+        &self.block.as_ref()[ZilLink::BYTES..]
     }
 }
 
@@ -67,7 +120,7 @@ impl Packer {
     pub fn new(first_block_bytes: u64, sequence: u64) -> Self {
         Packer {
             full: Vec::new(),
-            current: Records::default(),
+            current: Records::with_capacity(first_block_bytes as usize),
             room: first_block_bytes as usize - ZilLink::BYTES,
             sequence,
         }
@@ -85,7 +138,7 @@ impl Packer {
                 }
                 self.make_room(length);
                 self.start(entry, length);
-                self.current.bytes.extend_from_slice(body);
+                self.current.block.append(body);
                 self.pad();
             }
             EntryBody::Write {
@@ -127,9 +180,9 @@ impl Packer {
                 (end - offset) as usize
             };
             self.start(entry, WRITE_BYTES + piece.next_multiple_of(8));
-            let out = &mut self.current.bytes;
+            let out = &mut self.current.block;
             let head = LogWrite::new(entry.object, offset, piece as u64);
-            out.extend_from_slice(&LogWriteBody::encode(&head));
+            out.append(&LogWriteBody::encode(&head));
             source.copy(out, piece);
             self.pad();
             offset += piece as u64;
@@ -138,7 +191,7 @@ impl Packer {
     }
 
     fn free(&self) -> usize {
-        self.room - self.current.bytes.len()
+        self.room - self.current.len()
     }
 
     fn make_room(&mut self, length: usize) {
@@ -149,7 +202,8 @@ impl Packer {
 
     /// Goes on in a new block. An empty first block stays, as the chain leads through it.
     fn next_block(&mut self) {
-        self.full.push(std::mem::take(&mut self.current));
+        let next = Records::with_capacity(BLOCK_BYTES_MAX as usize);
+        self.full.push(std::mem::replace(&mut self.current, next));
         self.room = RECORD_BYTES_MAX;
     }
 
@@ -163,18 +217,18 @@ impl Packer {
             txg: entry.txg,
             sequence: self.sequence,
         };
-        let bytes = header.encode(Endian::Little);
-        self.current.bytes.extend_from_slice(&bytes);
+        self.current.block.append(&header.encode(Endian::Little));
     }
 
     fn pad(&mut self) {
-        let length = self.current.bytes.len().next_multiple_of(8);
-        self.current.bytes.resize(length, 0);
+        // The link's length is a multiple of 8 as well.
+        let length = self.current.block.len().next_multiple_of(8);
+        self.current.block.resize(length);
     }
 
     /// The blocks' records, and the number of the last one.
     pub fn finish(mut self) -> (Vec<Records>, u64) {
-        if !self.current.bytes.is_empty() {
+        if !self.current.is_empty() {
             self.full.push(self.current);
         }
         (self.full, self.sequence)
@@ -190,20 +244,20 @@ struct Source<'a> {
 
 impl Source<'_> {
     /// Copies the next `length` bytes; zeros if there are not as many.
-    fn copy(&mut self, out: &mut Vec<u8>, length: usize) {
+    fn copy(&mut self, out: &mut WriteBuffer, length: usize) {
         let end = out.len() + length;
         while out.len() < end
             && let Some(slice) = self.data.get(self.index)
         {
             let part = (slice.len() - self.at).min(end - out.len());
-            out.extend_from_slice(&slice[self.at..self.at + part]);
+            out.append(&slice[self.at..self.at + part]);
             self.at += part;
             if self.at == slice.len() {
                 self.index += 1;
                 self.at = 0;
             }
         }
-        out.resize(end, 0);
+        out.resize(end);
     }
 }
 

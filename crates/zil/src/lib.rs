@@ -10,18 +10,23 @@
 //! # Layout
 //! Blocks and records are described in [`format`]'s `zil`. The head ([`format::ZilHeader`]) is in
 //! the object set's root block and says where the chain starts. Each block has the pointer of the
-//! next one, which is allocated beforehand, so that a commit needs one write and a flush; where a
+//! next one, which is allocated beforehand, so that a commit needs one durable write; where a
 //! pointer leads to anything but the next block, the log ends.
 //!
 //! # Group commit
 //! ```text
-//!   commit -> ticket -+                      +-> blocks, in parallel -> flush -> answers
-//!   commit -> ticket -+-> writer: one batch -+
+//!   commit -> ticket -+                      +-> one block, durably ----------> answers
+//!   commit -> ticket -+-> writer: one batch -+-> blocks, in parallel -> flush -> answers
 //!   commit -> ticket -+   (meanwhile the next batch gathers)
 //! ```
 //! One batch is written at a time, by a task that lives as long as somebody waits. Commits that
 //! arrive while it writes form the next batch. A ticket is answered once every record made before
 //! it is durable. Dropping a commit's future changes nothing for the others.
+//!
+//! A batch of one block makes that block durable and nothing else ([`vdev::IoContext::durable`]):
+//! the blocks before it are so already, what its records say is in it, and blocks that it tells of
+//! (clones) are of groups that are on disk. Records are copied once, into the memory that the block
+//! is written from; link, encryption and checksum are made there.
 //!
 //! # Writes
 //! Data goes into the log's blocks (`WR_COPIED`), cut into records where blocks end, whatever its

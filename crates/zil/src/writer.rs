@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
 use device::BoxFuture;
-use format::{BlockPointer, Txg, ZIL_MIN_BLOCK_BYTES, ZilLink, ZilSequence, encode_log_block};
+use format::{BlockPointer, Txg, ZilSequence};
 use futures::future::{Either, select};
 use futures::stream::StreamExt;
 use zio::pipeline::{FailMode, LogPlaces};
@@ -251,32 +251,32 @@ impl Shared {
         }
         let (blocks, sequence) = packer.finish();
         writer.sequence = sequence;
-        let bytes: u64 = blocks.iter().map(|block| block.bytes.len() as u64).sum();
+        let count = blocks.len();
+        let bytes: u64 = blocks.iter().map(|block| block.len() as u64).sum();
         writer.bursts.note(bytes);
 
         let (pointers, mut in_flight) = self
             .extend(&first.pointer, &blocks, writer.bursts.next_block_bytes())
             .await?;
-        let mut writes = Vec::with_capacity(blocks.len());
-        for (index, block) in blocks.iter().enumerate() {
+        let mut writes = Vec::with_capacity(count);
+        for (index, block) in blocks.into_iter().enumerate() {
             let (pointer, next) = (pointers[index], &pointers[index + 1]);
-            let used = ZilLink::BYTES + block.bytes.len();
-            let length = used.next_multiple_of(ZIL_MIN_BLOCK_BYTES as usize);
-            let data = encode_log_block(next, &block.bytes, length, pointer.checksum())?;
-            writes.push((pointer, data));
+            writes.push((pointer, block.into_block(next, pointer.checksum())?));
         }
         let pipeline = self.objset.pipeline();
-        // One block, which most batches are, is written and flushed in one go.
-        let flush = writes.len() == 1;
+        // One block, which most batches are, is durable when it is written. What its records tell
+        // of is in it, or on disk already (blocks that were cloned), and all blocks before it are
+        // durable, or the chain would have been given up: nothing else has to be flushed for it.
+        let durable = count == 1;
         let has_failed = AtomicBool::new(false);
         let has_failed = &has_failed;
         let results: Vec<Result<(), ZioError>> = futures::stream::iter(writes)
-            .map(|(pointer, data)| async move {
+            .map(|(pointer, block)| async move {
                 // The chain ends before it in any case.
                 if has_failed.load(Ordering::Relaxed) {
                     return Ok(());
                 }
-                let written = pipeline.log_blocks().write(&pointer, data, flush).await;
+                let written = pipeline.log_blocks().write(&pointer, block, durable).await;
                 has_failed.fetch_or(written.is_err(), Ordering::Relaxed);
                 written
             })
@@ -285,16 +285,12 @@ impl Shared {
             .await;
         // Those under way have ended: their places are free for others after a failure.
         results.into_iter().collect::<Result<(), ZioError>>()?;
-        if !flush {
-            pipeline
-                .log_blocks()
-                .flush(&pointers[..blocks.len()])
-                .await?;
+        if !durable {
+            pipeline.log_blocks().flush(&pointers[..count]).await?;
         }
         {
             let mut chain = self.chain.lock();
-            let written = &pointers[..blocks.len()];
-            for block in chain.blocks.iter_mut().rev().skip(1).take(written.len()) {
+            for block in chain.blocks.iter_mut().rev().skip(1).take(count) {
                 block.written = true;
             }
         }
@@ -302,7 +298,7 @@ impl Shared {
         drop(in_flight);
         let mut stats = self.stats.lock();
         stats.batches += 1;
-        stats.blocks += blocks.len() as u64;
+        stats.blocks += count as u64;
         stats.bytes += bytes;
         Ok(())
     }

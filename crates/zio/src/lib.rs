@@ -32,6 +32,6 @@ pub use cache::{BlockKind, Cache, Charge, Charged, Holder, SharedCache};
 pub use clones::{CloneChanges, CloneKey, Clones};
 pub use error::ZioError;
 pub use pipeline::{
-    CacheUse, Pipeline, PipelineOptions, RawBlock, ReadContext, WideGangs, WritePolicy,
+    BlockData, CacheUse, Pipeline, PipelineOptions, RawBlock, ReadContext, WideGangs, WritePolicy,
 };
 pub use txg::{Added, Settle, Tx, TxgLimits, TxgManager};

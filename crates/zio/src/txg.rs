@@ -254,7 +254,8 @@ impl TxgManager {
             || state.dirty_whole[slot(txg)] > most.min(self.limits.sync_whole_bytes)
     }
 
-    fn dirty_max_bytes(&self) -> u64 {
+    /// How much may be dirty, in bytes.
+    pub fn dirty_max_bytes(&self) -> u64 {
         self.dirty_max_bytes.load(Ordering::Relaxed)
     }
 

@@ -1,7 +1,7 @@
 //! A limit on bytes in a second.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -98,6 +98,25 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Limited<W> {
         let until = limit.pay(written);
         self.waits.as_mut().reset(until);
         Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.limit.is_some() {
+            let first = parts.iter().find(|part| !part.is_empty());
+            let first: &[u8] = first.map_or(&[], |part| part.as_ref());
+            return self.poll_write(context, first);
+        }
+        let written = ready!(Pin::new(&mut self.output).poll_write_vectored(context, parts));
+        self.is_broken |= written.is_err();
+        Poll::Ready(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.limit.is_none() && self.output.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

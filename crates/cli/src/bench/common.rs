@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -67,7 +67,60 @@ where
     })
 }
 
+/// Whether a file could be written at the end: told before hours are spent. What is there stays.
+pub(super) fn check_writable(path: Option<&Path>) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let told = || format!("{} cannot be written", path.display());
+    match std::fs::metadata(path) {
+        // Devices and pipes may do something when they are opened.
+        Ok(metadata) if metadata.is_file() => {
+            let opened = std::fs::OpenOptions::new().append(true).open(path);
+            opened.map(drop).with_context(told)
+        }
+        Ok(metadata) if metadata.is_dir() => bail!("{}: it is a directory", told()),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            tempfile::tempfile_in(directory_of(path))
+                .map(drop)
+                .with_context(told)
+        }
+        Err(error) => Err(error).with_context(told),
+    }
+}
+
+/// The directory that a file is in.
+pub(super) fn directory_of(path: &Path) -> &Path {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
 /// Writes a file.
 pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_is_known_before() {
+        let room = tempfile::tempdir().unwrap();
+        let at = |name: &str| room.path().join(name);
+        std::fs::write(at("there"), "kept").unwrap();
+        for fine in ["there", "new"] {
+            check_writable(Some(&at(fine))).unwrap();
+        }
+        assert_eq!(std::fs::read(at("there")).unwrap(), b"kept");
+        assert!(!at("new").exists());
+        check_writable(None).unwrap();
+        check_writable(Some(Path::new("/dev/null"))).unwrap();
+        for wrong in [at("none/new"), at("there/new"), room.path().to_owned()] {
+            let told = check_writable(Some(&wrong)).unwrap_err().to_string();
+            assert!(told.contains("cannot be written"), "{told}");
+        }
+        assert_eq!(directory_of(Path::new("a.json")), Path::new("."));
+    }
 }

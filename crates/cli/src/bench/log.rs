@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ::bench::limits::{SECONDS_MAX, TOTAL_SECONDS_MAX};
 use ::bench::log_device::{self, KIND, LogReport, Step, Verdict};
 use ::bench::progress::Progress;
 use ::bench::run::Runner;
@@ -11,7 +12,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tokio::sync::watch;
 
-use super::common::{Common, run_until_stopped, tell, write};
+use super::common::{self, Common, run_until_stopped, tell, write};
 use super::tables;
 use super::target::Target;
 
@@ -24,7 +25,8 @@ pub(super) struct Log {
     /// The device; or a directory, to test the device below it
     target: String,
     /// Seconds of each step
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
     /// Minutes of synchronous writes without a pause
     #[arg(long, default_value_t = 2.0)]
@@ -38,9 +40,11 @@ pub(super) struct Log {
 
 impl Log {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        if self.minutes <= 0.0 {
-            bail!("--minutes is more than 0");
+        let is_fine = self.minutes > 0.0 && self.minutes * 60.0 <= TOTAL_SECONDS_MAX as f64;
+        if !is_fine {
+            bail!("--minutes is more than 0, and 2,880 at most");
         }
+        common::check_writable(self.common.html.as_deref())?;
         run_until_stopped(|stopped| async move {
             match self.tested(stopped).await? {
                 Some(report) => self.told(&report),
@@ -60,8 +64,7 @@ impl Log {
             .prefix("millpond-bench-")
             .tempdir()
             .context("a directory for job files")?;
-        let runner = Runner::new(&self.common.fio, work.path(), stopped, None).await;
-        let mut runner = runner?;
+        let runner = Runner::new(&self.common.fio, work.path(), stopped, None).await?;
         if self.target.contains("://") {
             bail!("a log device is a device of this host, or a directory on one");
         }
@@ -89,6 +92,9 @@ impl Log {
             }
             return Ok(None);
         }
+        target.set_size(size_bytes)?;
+        // After the target, so that it lets go of what it holds before that ends.
+        let mut runner = runner.holding(target.held()?);
         let seconds: u64 = steps.iter().map(|step| step.seconds).sum();
         tell(&format!(
             "{}. About {}. Others who use it will notice. Ctrl-C stops at once.",

@@ -2,13 +2,16 @@
 
 mod common;
 mod log;
+mod own;
 mod tables;
 mod target;
+mod unused;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ::bench::against::Against;
+use ::bench::limits::Asked;
 use ::bench::measure::{self, Setup};
 use ::bench::progress::Progress;
 use ::bench::report::{Note, Report, kept_warm_up};
@@ -22,7 +25,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use tokio::sync::watch;
 
-use common::{Common, run_until_stopped, tell, write};
+use common::{Common, check_writable, directory_of, run_until_stopped, tell, write};
 use target::Target;
 
 /// Measures storage with loads that people know, by fio.
@@ -159,15 +162,27 @@ impl Bench {
         if let Some(against) = &against {
             against.check()?;
         }
-        if self.buffer <= 0.0 || self.hours <= 0.0 || self.seconds == Some(0) {
-            bail!("--buffer, --hours and --seconds are more than 0");
+        let asked = Asked {
+            profile,
+            depths: &self.depth,
+            seconds: self.seconds,
+            warm_up_seconds: Some(self.warm_up),
+            total_seconds: Some(self.total_seconds()),
+            stream_rate: Some(self.rate),
+        };
+        if let Err(why) = asked.check() {
+            bail!("{why} (--depth, --seconds, --warm-up, --hours, --rate)");
+        }
+        if !self.buffer.is_finite() || self.buffer <= 0.0 {
+            bail!("--buffer is more than 0");
         }
         if self.recordings + self.playbacks == 0 {
             bail!("streams are recordings or playbacks; one of both is more than 0");
         }
-        if self.rate == 0 || self.block < 512 {
-            bail!("a stream has a --rate, and a --block of 512 bytes or more");
+        if self.block < 512 {
+            bail!("a stream has a --block of 512 bytes or more");
         }
+        self.check_files(profile)?;
         run_until_stopped(|stopped| async move {
             let report = self.measured(profile, &target, stopped).await;
             let Some(mut report) = report? else {
@@ -184,6 +199,30 @@ impl Bench {
             }
             self.told(&report)
         })
+    }
+
+    /// Seconds of a warm-up in all. A number that is none is 0, and refused as that.
+    fn total_seconds(&self) -> u64 {
+        (self.hours * 3600.0).round() as u64
+    }
+
+    /// Whether what is found could be written where it is to be.
+    fn check_files(&self, profile: Profile) -> anyhow::Result<()> {
+        check_writable(self.common.html.as_deref())?;
+        check_writable(self.save.as_deref())?;
+        let Some(path) = self.save.as_deref().filter(|_| profile == Profile::WarmUp) else {
+            return Ok(());
+        };
+        // It is replaced whole after each part, which a device or pipe must not be.
+        if path.exists() && !path.is_file() {
+            bail!(
+                "{} is no file, and a warm-up goes on with one",
+                path.display()
+            );
+        }
+        let made = tempfile::tempfile_in(directory_of(path));
+        made.map(drop)
+            .with_context(|| format!("{} cannot be replaced, as a warm-up does", path.display()))
     }
 
     fn against(&self) -> anyhow::Result<Option<Against>> {
@@ -230,26 +269,35 @@ impl Bench {
             .prefix("millpond-bench-")
             .tempdir()
             .context("a directory for job files")?;
-        let runner = Runner::new(&self.common.fio, work.path(), stopped, self.server).await;
-        let mut runner = runner?;
+        let runner = Runner::new(&self.common.fio, work.path(), stopped, self.server).await?;
         let kept_set = before
             .as_ref()
-            .and_then(|report| report.warm_up.as_ref()?.set.clone());
+            .and_then(|report| Some((report.warm_up.as_ref()?.set.clone()?, report)));
         let mut target = match &kept_set {
-            Some(set) => Target::kept(word, Path::new(set))?,
+            Some((set, report)) => Target::kept(word, Path::new(set), report.area.size_bytes)?,
             None => Target::open(word, self.common.destroy, &runner).await?,
         };
-        runner.check(target.place())?;
-        let mut setup = self.setup(profile, &target)?;
+        let kept_set = kept_set.map(|(set, _)| set);
         if let Some(before) = &before {
-            setup.area = before.area.clone();
-            setup.is_filled = false;
+            if target.is_ours() && kept_set.is_none() {
+                bail!("the set of the warm-up did not stay; begin with another file");
+            }
+            target.take_name(&before.area.place);
         }
+        runner.check(target.place())?;
+        // After the target, so that it lets go of what it holds before that ends.
+        let mut runner = runner.holding(target.held()?);
+        let size_bytes = before.as_ref().map(|report| report.area.size_bytes);
+        let mut setup = self.setup(profile, &target, size_bytes.or(self.size))?;
+        setup.is_filled &= before.is_none();
         if self.common.show {
             for job in self.jobs(&setup)? {
                 println!("{job}");
             }
             return Ok(None);
+        }
+        if setup.is_filled {
+            target.set_size(setup.area.size_bytes)?;
         }
         tell(&self.announced(&setup, &target));
         let mut told = |progress: Progress<'_>| tables::progress(progress);
@@ -260,9 +308,8 @@ impl Bench {
                 Ok(Some(report?))
             }
             Profile::WarmUp => {
-                let hours = self.hours * 3600.0;
                 let warm_up = WarmUp {
-                    wanted_seconds: hours.round().max(1.0) as u64,
+                    wanted_seconds: self.total_seconds(),
                     parts: Vec::new(),
                     set: match &self.save {
                         Some(_) => kept_set.or_else(|| target.keep()),
@@ -295,10 +342,9 @@ impl Bench {
                 report.target
             );
         }
-        let wanted = (self.hours * 3600.0).round() as u64;
         let is_done = report.warm_up.as_ref().is_some_and(|done| {
             let done = WarmUp {
-                wanted_seconds: wanted,
+                wanted_seconds: self.total_seconds(),
                 ..done.clone()
             };
             done.is_done()
@@ -359,9 +405,14 @@ impl Bench {
         }
     }
 
-    fn setup(&self, profile: Profile, target: &Target) -> anyhow::Result<Setup> {
+    fn setup(
+        &self,
+        profile: Profile,
+        target: &Target,
+        size_bytes: Option<u64>,
+    ) -> anyhow::Result<Setup> {
         let memory_bytes = memory_bytes();
-        let size_bytes = target.size_bytes(self.size, profile.size_bytes(memory_bytes))?;
+        let size_bytes = target.size_bytes(size_bytes, profile.size_bytes(memory_bytes))?;
         let mut notes = Vec::new();
         let mut tests = profile.tests(&self.depth);
         if target.is_read_only() {
@@ -428,7 +479,7 @@ impl Bench {
     fn announced(&self, setup: &Setup, target: &Target) -> String {
         let size = show_bytes(setup.area.size_bytes);
         let longest = match setup.profile {
-            Profile::WarmUp => (self.hours * 3600.0).round() as u64,
+            Profile::WarmUp => self.total_seconds(),
             _ => setup.seconds_max(),
         };
         let time = match longest {
@@ -465,12 +516,8 @@ fn saved(path: &Path, report: &Report) -> Result<(), BenchError> {
         path: path.display().to_string(),
         source,
     };
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     let text = serde_json::to_string_pretty(report).map_err(|error| ours(error.into()))?;
-    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(ours)?;
+    let mut file = tempfile::NamedTempFile::new_in(directory_of(path)).map_err(ours)?;
     file.write_all(text.as_bytes()).map_err(ours)?;
     file.persist(path).map_err(|error| ours(error.error))?;
     Ok(())

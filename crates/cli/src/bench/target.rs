@@ -1,26 +1,22 @@
 //! What is measured, by the words that people have for it, and what must not be harmed.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::process::Command;
 
 use ::bench::log_device::Facts;
 use ::bench::run::Runner;
-use ::bench::{BenchError, Place};
+use ::bench::{BenchError, Held, Place};
 use anyhow::{Context, bail};
-use device::World;
-use pool::DeviceUse;
 use rustix::fs::OFlags;
 use tempfile::TempDir;
 
 use super::common;
+use super::own::{Own, PREFIX};
+use super::unused;
 
-/// Directories of ours are called so.
-const PREFIX: &str = "millpond-bench-";
-/// The file in them.
-const DATA: &str = "data";
 /// Least bytes that loads go over.
 const SIZE_MIN: u64 = 1 << 20;
 /// Loads take a quarter of the space that is free, at most, where nobody says otherwise.
@@ -33,7 +29,7 @@ pub(super) struct Target {
     place: Place,
     kind: Kind,
     is_read_only: bool,
-    /// Ends after the directory in it.
+    /// Ends after the directory in it, and after whoever holds the file there.
     mount: Option<Mount>,
 }
 
@@ -42,20 +38,15 @@ enum Kind {
     /// A directory of ours in one of theirs, with so many bytes free.
     Ours { own: Own, free_bytes: u64 },
     /// A disk or file of theirs, of so many bytes.
-    Theirs { size_bytes: u64, what: &'static str },
+    Theirs {
+        held: Held,
+        size_bytes: u64,
+        what: &'static str,
+        /// A disk that is overwritten is nobody else's until this ends.
+        _claim: Option<File>,
+    },
     /// On another host: nobody knows how big.
     Remote,
-}
-
-/// A directory of ours.
-#[derive(Debug)]
-enum Own {
-    /// Taken away with this.
-    Ends(TempDir),
-    /// Stays until somebody is done with it.
-    Stays(PathBuf),
-    /// Was taken away.
-    Gone,
 }
 
 /// A share that is mounted for this.
@@ -78,19 +69,18 @@ impl Drop for Mount {
     }
 }
 
-/// Whether there is direct access to a file that is there.
-fn is_direct(path: &Path) -> bool {
-    let flags = OFlags::DIRECT.bits() as i32;
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)
-        .is_ok()
-}
-
-fn text(path: &Path) -> anyhow::Result<String> {
+/// A path for people: what is held may be called otherwise by now.
+fn text(held: &Held) -> anyhow::Result<String> {
+    let path = std::fs::read_link(held.path())?;
     let text = path.to_str().map(str::to_owned);
     text.with_context(|| format!("{}: names are in UTF-8", path.display()))
+}
+
+fn place_of(held: &Held) -> anyhow::Result<Place> {
+    Ok(Place::File {
+        path: text(held)?,
+        is_direct: held.is_direct(),
+    })
 }
 
 impl Target {
@@ -102,22 +92,24 @@ impl Target {
         if let Some(rest) = word.strip_prefix("nfs://") {
             return Self::nfs(word, rest, runner);
         }
-        let path = Path::new(word);
-        let metadata = std::fs::metadata(path).with_context(|| {
+        let held = Held::find(word).with_context(|| {
             format!(
                 "{word}; name a directory, a disk, a file, or an address with iscsi:// or nfs://"
             )
         })?;
+        let metadata = held.metadata().with_context(|| word.to_owned())?;
         if metadata.is_dir() {
-            return Self::directory(word, path, None);
+            return Self::directory(word, None, held);
         }
         if !metadata.is_file() && !metadata.file_type().is_block_device() {
             bail!("{word} is no directory, disk or file");
         }
-        if destroy {
-            check_unused(word, metadata.file_type().is_block_device()).await?;
-        }
-        let size_bytes = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+        let claim = match destroy {
+            true => unused::claim(word, &held).await?,
+            false => None,
+        };
+        let opened = held.open(OFlags::RDONLY);
+        let size_bytes = opened.and_then(|mut file| file.seek(SeekFrom::End(0)));
         let size_bytes = size_bytes.with_context(|| word.to_owned())?;
         let what = match metadata.file_type().is_block_device() {
             true => "disk",
@@ -125,11 +117,13 @@ impl Target {
         };
         Ok(Target {
             name: word.to_owned(),
-            place: Place::File {
-                path: text(&std::fs::canonicalize(path)?)?,
-                is_direct: is_direct(path),
+            place: place_of(&held)?,
+            kind: Kind::Theirs {
+                held,
+                size_bytes,
+                what,
+                _claim: claim,
             },
-            kind: Kind::Theirs { size_bytes, what },
             is_read_only: !destroy,
             mount: None,
         })
@@ -205,25 +199,21 @@ impl Target {
         let mount = Mount {
             directory: Some(at),
         };
-        Self::directory(word, &path, Some(mount))
+        let above = Held::find(&path).with_context(|| word.to_owned())?;
+        Self::directory(word, Some(mount), above)
     }
 
-    fn directory(word: &str, path: &Path, mount: Option<Mount>) -> anyhow::Result<Self> {
-        let space = rustix::fs::statvfs(path).with_context(|| word.to_owned())?;
-        let own = tempfile::Builder::new()
-            .prefix(PREFIX)
-            .tempdir_in(path)
-            .with_context(|| format!("{word}: no directory can be made in it"))?;
-        let data = own.path().join(DATA);
-        File::create(&data).with_context(|| data.display().to_string())?;
+    /// What is held is the last parameter, which ends before the others: it is let go before what
+    /// was mounted for it is unmounted.
+    fn directory(word: &str, mount: Option<Mount>, above: Held) -> anyhow::Result<Self> {
+        let space = rustix::fs::fstatvfs(&above).with_context(|| word.to_owned())?;
+        let own = Own::make(&above);
+        let own = own.with_context(|| format!("{word}: no directory can be made in it"))?;
         Ok(Target {
             name: word.to_owned(),
-            place: Place::File {
-                path: text(&std::fs::canonicalize(&data)?)?,
-                is_direct: is_direct(&data),
-            },
+            place: place_of(own.data())?,
             kind: Kind::Ours {
-                own: Own::Ends(own),
+                own,
                 free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
             },
             is_read_only: false,
@@ -231,24 +221,16 @@ impl Target {
         })
     }
 
-    /// The directory of a call before, which stayed.
-    pub(super) fn kept(word: &str, own: &Path) -> anyhow::Result<Self> {
-        let data = own.join(DATA);
-        if !data.is_file() {
-            bail!(
-                "the set of the warm-up is gone: {}; begin with another file",
-                data.display()
-            );
-        }
+    /// The directory of a call before, which stayed, with a file of so many bytes.
+    pub(super) fn kept(word: &str, own: &Path, size_bytes: u64) -> anyhow::Result<Self> {
+        let above = Held::find(word).with_context(|| word.to_owned())?;
+        let own = Own::find(&above, own, size_bytes)?;
         Ok(Target {
             name: word.to_owned(),
-            place: Place::File {
-                path: text(&data)?,
-                is_direct: is_direct(&data),
-            },
+            place: place_of(own.data())?,
             kind: Kind::Ours {
-                own: Own::Stays(own.to_owned()),
-                free_bytes: std::fs::metadata(&data)?.len().saturating_mul(OF_FREE),
+                own,
+                free_bytes: size_bytes.saturating_mul(OF_FREE),
             },
             is_read_only: false,
             mount: None,
@@ -263,24 +245,52 @@ impl Target {
         let Kind::Ours { own, .. } = &mut self.kind else {
             return None;
         };
-        if let Own::Ends(directory) = std::mem::replace(own, Own::Gone) {
-            *own = Own::Stays(directory.keep());
-        }
-        match own {
-            Own::Stays(path) => path.to_str().map(str::to_owned),
-            _ => None,
+        // Where it cannot be named, nobody could go on with it.
+        let path = own.path().to_str()?.to_owned();
+        own.set_stays(true);
+        Some(path)
+    }
+
+    /// Has the directory be taken away at the end, also where it was to stay.
+    pub(super) fn forget(&mut self) {
+        if let Kind::Ours { own, .. } = &mut self.kind {
+            own.set_stays(false);
         }
     }
 
-    /// Takes the directory away, also where it was to stay.
-    pub(super) fn forget(&mut self) {
-        let Kind::Ours { own, .. } = &mut self.kind else {
+    /// Whether it is a directory of ours.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self.kind, Kind::Ours { .. })
+    }
+
+    /// Takes the name that a call before gave to its file on the same server, which is there.
+    pub(super) fn take_name(&mut self, before: &Place) {
+        let (Place::Nfs { url, .. }, Place::Nfs { url: same, name }) = (&self.place, before) else {
             return;
         };
-        if let Own::Stays(path) = std::mem::replace(own, Own::Gone)
-            && let Err(error) = std::fs::remove_dir_all(&path)
-        {
-            common::tell(&format!("{} stays: {error}", path.display()));
+        if url == same && name.starts_with(PREFIX) && !name.contains('/') {
+            self.place = before.clone();
+        }
+    }
+
+    /// What loads go over, where that is of this host. Whoever holds it lets go before this ends.
+    pub(super) fn held(&self) -> anyhow::Result<Option<Held>> {
+        let held = match &self.kind {
+            Kind::Ours { own, .. } => own.data(),
+            Kind::Theirs { held, .. } => held,
+            Kind::Remote => return Ok(None),
+        };
+        Ok(Some(held.try_clone()?))
+    }
+
+    /// Gives a file of ours the size that loads need.
+    pub(super) fn set_size(&self, bytes: u64) -> anyhow::Result<()> {
+        match &self.kind {
+            Kind::Ours { own, .. } => {
+                let sized = own.data().set_size(bytes);
+                sized.with_context(|| format!("{}: no file of {bytes} bytes", self.name))
+            }
+            Kind::Theirs { .. } | Kind::Remote => Ok(()),
         }
     }
 
@@ -349,10 +359,7 @@ impl Target {
 
     /// What the kernel tells of the device that it is, or is on.
     pub(super) fn facts(&self) -> Option<Facts> {
-        let Place::File { path, .. } = &self.place else {
-            return None;
-        };
-        let metadata = std::fs::metadata(path).ok()?;
+        let metadata = self.held().ok()??.metadata().ok()?;
         let number = match metadata.file_type().is_block_device() {
             true => metadata.rdev(),
             false => metadata.dev(),
@@ -365,9 +372,9 @@ impl Target {
     pub(super) fn announced(&self, size: &str) -> String {
         match (&self.kind, self.is_read_only) {
             (Kind::Ours { own, .. }, _) => {
-                let until = match own {
-                    Own::Stays(_) => "taken away when all is done",
-                    _ => "taken away at the end",
+                let until = match own.stays() {
+                    true => "taken away when all is done",
+                    false => "taken away at the end",
                 };
                 format!("A file of {size} is written in {}, and {until}", self.name)
             }
@@ -395,27 +402,4 @@ impl Target {
             },
         }
     }
-}
-
-/// Refuses what is mounted, held by somebody, or part of a pool that is in use; says of the rest
-/// what is lost.
-async fn check_unused(word: &str, is_disk: bool) -> anyhow::Result<()> {
-    if is_disk {
-        let flags = OFlags::EXCL.bits() as i32;
-        let held = OpenOptions::new().read(true).custom_flags(flags).open(word);
-        if let Err(error) = held {
-            bail!("{word} is mounted or held by another program, and is not overwritten: {error}");
-        }
-    }
-    let world = World::system(1);
-    let found = pool::device_use(&world, word).await;
-    match found.with_context(|| format!("what is on {word} cannot be found out"))? {
-        None => {}
-        Some(DeviceUse::ActivePool { pool }) => bail!(
-            "{word} is part of the pool '{pool}', which was not exported, and is not overwritten; \
-             destroy the pool, or `zpool labelclear -f {word}`"
-        ),
-        Some(other) => common::tell(&format!("{word} {other}; that is lost")),
-    }
-    Ok(())
 }

@@ -6,6 +6,10 @@
 
 use serde::Serialize;
 
+/// Whose units are meant: those of others may have paths that are not alike, and lines for all of
+/// a vendor's disks are not for guesses.
+const VENDOR: &str = "MILLPOND";
+
 /// Lines for a system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
@@ -14,8 +18,17 @@ pub struct Advice {
     pub lines: Vec<String>,
 }
 
-/// Lines for units of a vendor and product; `name` is one of them (`naa.…`), or empty.
+/// Lines for units of a vendor and product; `name` is one of them (`naa.…`), or empty. None for
+/// units of others, nor where a word would be read as more than a word where it is copied to.
 pub fn of(vendor: &str, product: &str, name: &str) -> Vec<Advice> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if vendor != VENDOR
+        || ![product, name]
+            .iter()
+            .all(|word| word.chars().all(is_plain))
+    {
+        return Vec::new();
+    }
     let owned = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
     let mut linux: Vec<String> = owned(&["devices {", "    device {"]);
     linux.push(format!("        vendor \"{vendor}\""));
@@ -81,6 +94,16 @@ mod tests {
                 .all(|line| line.contains("--device=naa.6001"))
         );
         assert!(all[1].lines[1].ends_with("--type=iops --iops=1"));
-        assert!(of("A", "B", "")[1].lines[0].contains("naa.NAME"));
+        assert!(of(VENDOR, "B", "")[1].lines[0].contains("naa.NAME"));
+    }
+
+    /// Whoever calls himself so may still have written the rest.
+    #[test]
+    fn nothing_is_told_of_others_and_of_what_is_no_word() {
+        assert!(of("A", "VOLUME", "naa.6001").is_empty());
+        for word in ["A\"", "A B", "$(id)", "A\nB", "A;B", "`id`"] {
+            assert!(of(VENDOR, word, "naa.6001").is_empty(), "{word}");
+            assert!(of(VENDOR, "VOLUME", word).is_empty(), "{word}");
+        }
     }
 }

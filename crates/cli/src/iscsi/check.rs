@@ -6,6 +6,9 @@
 //! (module `mtu`), how long a ping by iSCSI (NOP-Out) takes, and how much it reads of a unit, one
 //! path after the other and then all together. Packets that are lost on the way back show as reads
 //! of which nothing comes.
+//!
+//! The target may be anybody's. What it says of itself was checked by the crate that speaks with it
+//! (names, addresses, words), and it has so long for each answer, and so many paths.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -25,6 +28,10 @@ use crate::prompt;
 
 /// A portal that does not take a connection in this time is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A session by a path has all that is asked first in this time, or is given up.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Names of targets that are told at once.
+const NAMES_MAX: usize = 16;
 /// Pings of each path, of which the one in the middle is told.
 const PINGS: usize = 21;
 /// Before anything is measured what is read comes into the target's memory.
@@ -175,7 +182,7 @@ impl Check {
                     "{asked} names no target {iqn} to this initiator; it names {}",
                     match report.targets.is_empty() {
                         true => "none (--user NAME logs in with a secret)".to_owned(),
-                        false => report.targets.join(", "),
+                        false => some_of(&report.targets),
                     }
                 ),
             },
@@ -212,7 +219,14 @@ impl Check {
         let mut unit = None;
         for (index, path) in report.paths.iter_mut().enumerate() {
             let who = self.identity(credentials.clone(), index);
-            match self.session(path, iqn, &who).await {
+            let session = tokio::time::timeout(SESSION_TIMEOUT, self.session(path, iqn, &who));
+            let session = session.await.unwrap_or_else(|_| {
+                let seconds = SESSION_TIMEOUT.as_secs();
+                Err(anyhow::anyhow!(
+                    "it does not answer all within {seconds} seconds"
+                ))
+            });
+            match session {
                 Ok((session, facts)) => {
                     unit.get_or_insert_with(|| facts.clone());
                     sessions.push((index, session, facts));
@@ -364,13 +378,23 @@ async fn connect(portal: SocketAddr) -> anyhow::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Where the portals are, each address once; those that cannot be found are left out.
+/// Some names of targets, in words.
+fn some_of(names: &[String]) -> String {
+    let told = names.iter().take(NAMES_MAX).map(String::as_str);
+    let told = told.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMES_MAX) {
+        0 => told,
+        more => format!("{told} and {more} more"),
+    }
+}
+
+/// Where the first portals are, each address once; those that cannot be found in time are left out.
 async fn portals_of(portals: &[FoundPortal]) -> Vec<(SocketAddr, u16)> {
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();
-    for portal in portals {
-        if let Ok(address) = resolve(&portal.address).await
-            && all.len() < PATHS_MAX
+    for portal in portals.iter().take(PATHS_MAX) {
+        let found = tokio::time::timeout(CONNECT_TIMEOUT, resolve(&portal.address)).await;
+        if let Ok(Ok(address)) = found
             && seen.insert(address)
         {
             all.push((address, portal.group));
@@ -400,6 +424,11 @@ impl Report {
             && let Some(unit) = &self.unit
         {
             self.advice = advice::of(&unit.vendor, &unit.product, &unit.name);
+            if self.advice.is_empty() {
+                self.findings.push(
+                    "how a system uses all of its paths, the maker of this target says".to_owned(),
+                );
+            }
         }
     }
 
@@ -590,6 +619,44 @@ mod tests {
         lost.error = Some("reading: nothing comes".into());
         let said = findings(&[lost], None);
         assert!(said[0].contains("nothing comes") && said[1].contains("on this host"));
+    }
+
+    /// Goal: one copies lines for targets of ours alone; of others their maker is named.
+    #[test]
+    fn only_targets_of_ours_have_advice() {
+        let report = |vendor: &str| {
+            let paths = ["10.0.0.1:3260", "10.0.1.1:3260"]
+                .map(|portal| path(portal, "10.0.9.9", 1500, Some(1500), Known::Ping));
+            let mut report = Report {
+                unit: Some(Unit {
+                    lun: 0,
+                    vendor: vendor.into(),
+                    product: "VOLUME".into(),
+                    name: "naa.6001".into(),
+                    size_bytes: 1 << 30,
+                }),
+                paths: paths.into(),
+                ..Report::default()
+            };
+            report.find();
+            report.text()
+        };
+        let (ours, theirs) = (report("MILLPOND"), report("OTHER"));
+        assert!(
+            ours.contains("multibus") && !ours.contains("the maker"),
+            "{ours}"
+        );
+        assert!(
+            !theirs.contains("multibus") && theirs.contains("the maker"),
+            "{theirs}"
+        );
+    }
+
+    #[test]
+    fn not_more_names_are_told_than_one_reads() {
+        let names = |count: usize| vec!["iqn.a".to_owned(); count];
+        assert_eq!(some_of(&names(2)), "iqn.a, iqn.a");
+        assert!(some_of(&names(20)).ends_with("iqn.a and 4 more"));
     }
 
     #[tokio::test]

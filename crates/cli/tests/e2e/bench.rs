@@ -199,6 +199,7 @@ fn job_files_are_shown_and_nothing_is_done() {
     let told = text_of(&output);
     for says in [
         "[fill]",
+        "filename=/proc/self/fd/0",
         "rwmixread=65",
         "percentage_random=60",
         "iodepth=64",
@@ -229,6 +230,19 @@ fn job_files_are_shown_and_nothing_is_done() {
         ),
         (format!("iometer {} --size 900000T", room.data()), "--size"),
         (format!("iometer {} --against plan", room.data()), "--disks"),
+        (
+            format!("iometer {} --seconds 3601", room.data()),
+            "3,600 seconds",
+        ),
+        (
+            format!("streams {} --seconds 601", room.data()),
+            "600 seconds",
+        ),
+        (format!("warm-up {} --hours 49", room.data()), "48 hours"),
+        (
+            format!("warm-up {} --save {}/no/where", room.data(), room.data()),
+            "cannot be written",
+        ),
     ] {
         let told = room.fails(&words);
         assert!(told.contains(says), "{words}: {told}");
@@ -408,10 +422,22 @@ fn an_interrupt_stops_at_once_and_leaves_nothing() {
         let mut entries = std::fs::read_dir(&work).expect("a directory").flatten();
         entries.any(second) && workers_below(&work) > 0
     });
+    // Whoever owns the directory renames what is measured, and has its name lead elsewhere: that
+    // is neither written to nor removed, and what was made is.
+    let theirs = room.file("theirs");
+    std::fs::create_dir(&theirs).expect("a directory");
+    std::fs::write(format!("{theirs}/data"), "theirs").expect("a file");
+    let mut entries = std::fs::read_dir(room.data()).expect("a directory");
+    let own = entries.next().expect("what is measured").expect("an entry");
+    std::fs::rename(own.path(), room.data.path().join("moved")).expect("renamed");
+    std::os::unix::fs::symlink(&theirs, own.path()).expect("a link");
     let output = interrupt(child);
     assert!(!output.status.success());
     let told = text_of(&output);
     assert!(told.contains("stopped; nothing is left behind"), "{told}");
+    std::fs::remove_file(own.path()).expect("the link stays");
+    let data = std::fs::read(format!("{theirs}/data")).expect("a file");
+    assert_eq!(data, b"theirs");
     assert_eq!(workers_below(&work), 0);
     room.is_clean();
 }

@@ -1,7 +1,8 @@
 //! Goal: the server's memory stays within `--cache`, but for a fifth and 200 MB more, whatever
 //! number of files is made and of filesystems is walked. Method: 600,000 new files, then 100
 //! filesystems whose files are all looked at and read; what the kernel tells of the process at its
-//! largest. Only with `MILLPOND_LONG=1`: it takes some ten minutes.
+//! largest. Only with `MILLPOND_LONG=1`: it takes some ten minutes. Who has how much is told by
+//! name, and adds up to what the kernel tells.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,4 +117,61 @@ fn memory_stays_within_the_cache_whatever_the_number_of_files() {
     check(&server, "the many files were walked");
     server.ok("zpool destroy tank");
     check(&server, "the pool was destroyed");
+}
+
+#[test]
+fn who_has_how_much_memory_is_told_by_name_and_adds_up() {
+    let mut server = Server::prepare();
+    server.launch(&["daemon", "--cache=64M"]);
+    let disk = &server.disks(1, 256 << 20)[0];
+    server.ok(&format!("zpool create -m none tank {disk}"));
+    server.ok("zfs create tank/fs");
+    server.ok("zfs snapshot tank/fs@a");
+    let told = server.ok("info --memory --json");
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let uses = told["uses"].as_array().expect("a list");
+    let of = |user: &str| {
+        let found = uses.iter().find(|one| one["user"] == user);
+        found.unwrap_or_else(|| panic!("no {user} in {told}"))
+    };
+    for (user, counts_in_cache) in [
+        ("cache-blocks", true),
+        ("objects", true),
+        ("cache-tables", false),
+        ("free-space", false),
+        ("datasets", false),
+        ("program", false),
+    ] {
+        assert!(number(&of(user)["bytes"]) > 0, "{user}: {told}");
+        assert_eq!(of(user)["counts_in_cache"], counts_in_cache, "{user}");
+    }
+    for bounded in ["cache-blocks", "objects", "dirty", "spare-buffers", "iscsi"] {
+        let one = of(bounded);
+        assert!(
+            number(&one["bytes"]) <= number(&one["bound_bytes"]),
+            "{one}"
+        );
+    }
+    let sum: u64 = uses.iter().map(|one| number(&one["bytes"])).sum();
+    let resident = number(&told["resident_bytes"]);
+    assert_eq!(
+        number(&told["unexplained_bytes"]),
+        resident.saturating_sub(sum)
+    );
+    assert!(number(&told["cache_limit_bytes"]) <= 64 << 20);
+    assert_eq!(number(&told["cache_limit_max_bytes"]), 64 << 20);
+    let table = server.ok("info --memory");
+    for name in [
+        "NAME",
+        "cache",
+        "dirty",
+        "datasets",
+        "unexplained",
+        "resident",
+    ] {
+        assert!(table.contains(name), "{table}");
+    }
+    // It says nothing by itself.
+    assert!(server.fails("info --json").contains("--memory"));
 }

@@ -65,9 +65,9 @@ impl Fletcher4 {
         self.words = scalar_from(self.words, self.endian, rest);
     }
 
-    /// Appends `count` words whose own sum is `piece`: every earlier word now has `count` more
-    /// words after it.
-    fn append(&mut self, piece: ChecksumWords, count: u64) {
+    /// Takes in `count` words of four bytes of which somebody else computed the sum, in the same
+    /// byte order and from nothing: every earlier word now has `count` more words after it.
+    pub fn append(&mut self, piece: ChecksumWords, count: u64) {
         let [a, b, c, d] = self.words;
         let [two, three] = figurate(count);
         self.words = [

@@ -308,7 +308,11 @@ fn log_records_keep_their_heads_and_pointers_in_the_clear() {
         records.resize(start + length as usize, 0xee);
     }
     let next = format::BlockPointer::HOLE;
-    let plain = format::encode_log_block(&next, &records, 4096, [0; 4]).unwrap();
+    let mut plain = vec![0; format::ZilLink::BYTES];
+    plain.extend_from_slice(&records);
+    let used_bytes = plain.len();
+    plain.resize(4096, 0);
+    format::link_log_block(&mut plain, &next, used_bytes, [0; 4]).unwrap();
     let mut stored = plain.clone();
     let wanted = crypt([0; MAC_BYTES]);
     let kind = ObjectType::INTENT_LOG;

@@ -8,6 +8,8 @@ mod background;
 mod rest;
 mod walk;
 
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use device::BoxFuture;
@@ -21,6 +23,7 @@ use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::logs::LOG_TRIES_MAX;
 use crate::name::split_snapshot;
+use crate::readable::Seen;
 use crate::state::{Deadlist, Dir, Ds, Space, apply, set_once};
 use crate::task::{SpaceCheck, SyncTask};
 
@@ -89,12 +92,36 @@ impl Destroyer<'_> {
         Ok(())
     }
 
-    /// Whether a snapshot can be destroyed now (`dsl_destroy_snapshot_check_impl`).
-    pub(crate) async fn check_destroy_snapshot(
+    /// Whether snapshots can be destroyed now (`dsl_destroy_snapshot_check_impl`); of those of one
+    /// dataset the newest come first, as they go.
+    pub(crate) async fn check_destroy_snapshots(
         &self,
-        snapshot: &Arc<Ds>,
+        doomed: &[Arc<Ds>],
         defer: bool,
     ) -> Result<(), DatasetError> {
+        for snapshot in doomed {
+            self.check_unneeded(snapshot, defer).await?;
+        }
+        // What they share (their directory, the deadlist of what follows them) is read once.
+        let seen = Seen::default();
+        let readable = self.dsl.readable().once(&seen);
+        let mut heirs: HashMap<ObjectId, ObjectId> = HashMap::new();
+        for snapshot in doomed {
+            if defer && self.is_put_off(snapshot) {
+                readable.dataset(snapshot).await?;
+                continue;
+            }
+            let next = snapshot.phys().next_snapshot;
+            // By then those after it that go too are gone.
+            let heir = heirs.get(&next).copied().unwrap_or(next);
+            heirs.insert(snapshot.object, heir);
+            readable.destroyed_snapshot(snapshot, heir).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a snapshot that somebody needs.
+    async fn check_unneeded(&self, snapshot: &Arc<Ds>, defer: bool) -> Result<(), DatasetError> {
         let name = self.dsl.directories().full_name(snapshot).await?;
         if snapshot.hold_count() > 0 {
             return Err(DatasetError::Busy {
@@ -103,7 +130,7 @@ impl Destroyer<'_> {
             });
         }
         if defer && self.is_put_off(snapshot) {
-            return self.dsl.readable().dataset(snapshot).await;
+            return Ok(());
         }
         let (user_holds, children) = {
             let state = snapshot.state();
@@ -115,7 +142,7 @@ impl Destroyer<'_> {
         if children > 1 {
             return Err(DatasetError::HasClones { name });
         }
-        self.dsl.readable().destroyed_snapshot(snapshot).await
+        Ok(())
     }
 
     /// Whether a snapshot that is to be destroyed once nobody needs it is needed now.
@@ -202,13 +229,13 @@ impl Destroyer<'_> {
             if is_old {
                 self.destroy_old_deadlist(ctx, snapshot, prev.as_ref(), &next, after_branch_point)
                     .await?;
+                *snapshot.deadlist.lock().await = None;
+                let own_deadlist = snapshot.phys().deadlist;
+                Deadlist::destroy(&self.dsl.lists, ctx, own_deadlist).await?;
             } else {
-                self.destroy_deadlist(ctx, &dir, &phys, prev.as_ref(), &next, after_branch_point)
+                self.destroy_deadlist(ctx, snapshot, prev.as_ref(), &next, after_branch_point)
                     .await?;
             }
-            *snapshot.deadlist.lock().await = None;
-            let own_deadlist = snapshot.phys().deadlist;
-            Deadlist::destroy(&self.dsl.lists, ctx, own_deadlist).await?;
             snapshot.change(|state| state.phys.deadlist = ObjectId::ZERO);
             self.dsl
                 .deadlists()
@@ -240,8 +267,8 @@ impl Destroyer<'_> {
                         phys.creation_txg,
                     )
                     .await?;
-                self.dsl.deadlists().unload(&after_next).await;
-                self.dsl.deadlists().unload(&next).await;
+                self.dsl.deadlists().let_go(&after_next).await;
+                self.dsl.deadlists().let_go(&next).await;
                 next.change(|state| apply(&mut state.phys.unique_bytes, shared.used));
                 if !keeps_key {
                     self.dsl
@@ -303,15 +330,18 @@ impl Destroyer<'_> {
         })
     }
 
+    /// Of what `next` has on its deadlist, what only the snapshot had is freed; the snapshot's own
+    /// deadlist joins it, and is freed. Where many go, `next` stays loaded meanwhile, and each list
+    /// of blocks moves once: those that go are the newest first, so `next` is one that stays.
     async fn destroy_deadlist(
         &self,
         ctx: &SyncContext,
-        dir: &Arc<Dir>,
-        phys: &DslDatasetPhys,
+        snapshot: &Arc<Ds>,
         prev: Option<&Arc<Ds>>,
         next: &Arc<Ds>,
         after_branch_point: bool,
     ) -> Result<(), DatasetError> {
+        let (phys, dir) = (snapshot.phys(), snapshot.dir());
         let free_list = self.dsl.destroy_state.free_list.get().ok_or_else(|| {
             DatasetError::corrupt(ObjectId::POOL_DIRECTORY, "the pool has no free list")
         })?;
@@ -329,6 +359,7 @@ impl Destroyer<'_> {
                 .await?;
             prev.change(|state| apply(&mut state.phys.unique_bytes, space.used));
         }
+        let own = self.dsl.deadlists().take(snapshot).await?;
         let mut slot = next.deadlist.lock().await;
         let mut list = match slot.take() {
             Some(list) => list,
@@ -347,10 +378,8 @@ impl Destroyer<'_> {
         if let Some(free_dir) = self.free_dir() {
             free_dir.did_use(UsedBy::Head, freed);
         }
-        list.merge(&self.dsl.lists, ctx, phys.deadlist).await?;
-        if !next.is_snapshot() {
-            *slot = Some(list);
-        }
+        list.absorb(&self.dsl.lists, ctx, own).await?;
+        *slot = Some(list);
         Ok(())
     }
 
@@ -433,7 +462,8 @@ impl Destroyer<'_> {
                     reason: "its origin is open".into(),
                 });
             }
-            self.dsl.readable().destroyed_snapshot(&prev).await?;
+            let heir = prev.phys().next_snapshot;
+            self.dsl.readable().destroyed_snapshot(&prev, heir).await?;
         }
         self.dsl.readable().destroyed_head(head).await
     }
@@ -704,7 +734,7 @@ impl Destroyer<'_> {
     /// more.
     ///
     /// # Errors
-    /// As [`Self::destroy`], of the first that cannot be destroyed.
+    /// As [`Self::destroy`], of the newest that cannot be destroyed.
     pub async fn destroy_snapshots(
         &self,
         names: &[String],
@@ -736,37 +766,47 @@ struct DestroyTask {
 }
 
 impl DestroyTask {
-    async fn do_check(&self) -> Result<(), DatasetError> {
+    /// What is to be destroyed, each once: snapshots from the newest to the oldest, so that what
+    /// one has goes at once to where it stays, and not on to the next one that goes.
+    async fn doomed(&self) -> Result<Vec<Arc<Ds>>, DatasetError> {
+        let (mut doomed, mut seen) = (Vec::new(), HashSet::new());
         for name in &self.names {
             let dataset = self.dsl.directories().resolve(name).await?;
-            if dataset.is_snapshot() {
-                self.dsl
-                    .destroyer()
-                    .check_destroy_snapshot(&dataset, self.defer)
-                    .await?;
-            } else {
-                if Arc::ptr_eq(&dataset.dir(), self.dsl.directories().root_dir()) {
-                    return Err(DatasetError::WrongKind {
-                        name: name.clone(),
-                        reason: "operation does not apply to pools; use 'zpool destroy'".into(),
-                    });
-                }
-                self.dsl.destroyer().check_destroy_head(&dataset).await?;
+            if seen.insert(dataset.object) {
+                doomed.push(dataset);
             }
         }
-        Ok(())
+        doomed.sort_by_cached_key(|dataset| Reverse(dataset.phys().creation_txg));
+        Ok(doomed)
+    }
+
+    async fn do_check(&self) -> Result<(), DatasetError> {
+        let destroyer = self.dsl.destroyer();
+        let (snapshots, heads): (Vec<_>, Vec<_>) =
+            (self.doomed().await?.into_iter()).partition(|dataset| dataset.is_snapshot());
+        for head in heads {
+            if Arc::ptr_eq(&head.dir(), self.dsl.directories().root_dir()) {
+                return Err(DatasetError::WrongKind {
+                    name: self.dsl.directories().full_name(&head).await?,
+                    reason: "operation does not apply to pools; use 'zpool destroy'".into(),
+                });
+            }
+            destroyer.check_destroy_head(&head).await?;
+        }
+        destroyer
+            .check_destroy_snapshots(&snapshots, self.defer)
+            .await
     }
 
     async fn do_apply(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
-        for name in &self.names {
-            let dataset = self.dsl.directories().resolve(name).await?;
+        let destroyer = self.dsl.destroyer();
+        for dataset in self.doomed().await? {
             if dataset.is_snapshot() {
-                self.dsl
-                    .destroyer()
+                destroyer
                     .destroy_snapshot_now(ctx, &dataset, self.defer)
                     .await?;
             } else {
-                self.dsl.destroyer().destroy_head_now(ctx, &dataset).await?;
+                destroyer.destroy_head_now(ctx, &dataset).await?;
             }
         }
         Ok(())
@@ -813,18 +853,17 @@ impl Destroyer<'_> {
         }
         let since = first_ds.phys().previous_snapshot_txg;
         let mut total = 0i64;
-        let mut at = last_ds.phys().next_snapshot;
-        while at != first_ds.object {
-            if at.is_zero() {
-                return Err(no_range());
-            }
-            let phys = self.dsl.directories().dataset(at).await?.phys();
-            total += crate::state::Deadlist::open(self.dsl.mos(), phys.deadlist)
+        let next = last_ds.phys().next_snapshot;
+        let mut at = self.dsl.directories().dataset(next).await?;
+        while at.object != first_ds.object {
+            let deadlist = at.phys().deadlist;
+            total += Deadlist::open(self.dsl.mos(), deadlist)
                 .await?
-                .space_range(&self.dsl.lists, since, format::Txg::new(u64::MAX))
+                .space_range(&self.dsl.lists, since, Txg::new(u64::MAX))
                 .await?
                 .used;
-            at = phys.previous_snapshot;
+            let before = self.dsl.directories().before(&at).await?;
+            at = before.ok_or_else(no_range)?;
         }
         Ok(total.max(0) as u64)
     }

@@ -206,20 +206,16 @@ impl BeginTask {
             true => {}
             false => dsl.keys().ensure(&head).await?,
         }
-        let mut at = head.phys().previous_snapshot;
+        let mut at = head.clone();
         let source = loop {
-            if at.is_zero() {
+            let before = directories.before(&at).await?;
+            let Some(snapshot) = before.filter(|before| Arc::ptr_eq(&before.dir(), &dir)) else {
                 return target.refuse(ReceiveObstacle::NoSource);
-            }
-            let snapshot = directories.dataset(at).await?;
-            if !Arc::ptr_eq(&snapshot.dir(), &dir) {
-                return target.refuse(ReceiveObstacle::NoSource);
-            }
-            let phys = snapshot.phys();
-            if phys.guid == target.begin.from_guid {
+            };
+            if snapshot.phys().guid == target.begin.from_guid {
                 break snapshot;
             }
-            at = phys.previous_snapshot;
+            at = snapshot;
         };
         if source.phys().creation_txg >= ctx.txg {
             return Err(DatasetError::Again {

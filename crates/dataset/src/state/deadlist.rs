@@ -11,12 +11,12 @@
 //! Used in syncing context only. The map is kept in memory once loaded: sixteen bytes for each
 //! snapshot.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{BlockPointer, DeadlistPhys, Endian, ObjectId, ObjectType, Txg};
-use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions};
+use object::{Bpobj, ObjectSet, SyncContext, Zap, ZapOptions, forget_zap_content};
 use zio::Tx;
 use zio::pipeline::waits_for_devices;
 
@@ -56,6 +56,12 @@ fn decode_space(bonus: &[u8]) -> Result<Space, DatasetError> {
     })
 }
 
+/// A new deadlist's ZAP.
+fn new_map() -> ZapOptions {
+    let options = ZapOptions::new(ObjectType::DEADLIST);
+    options.with_bonus(ObjectType::DEADLIST_HDR, encode_space(Space::default()))
+}
+
 fn encode_space(space: Space) -> Bytes {
     let phys = DeadlistPhys {
         used_bytes: space.used.max(0) as u64,
@@ -63,19 +69,6 @@ fn encode_space(space: Space) -> Bytes {
         uncompressed_bytes: space.uncompressed.max(0) as u64,
     };
     Bytes::copy_from_slice(&phys.encode())
-}
-
-/// A key of the ZAP: hexadecimal digits.
-fn parse_key(object: ObjectId, name: &[u8]) -> Result<u64, DatasetError> {
-    std::str::from_utf8(name)
-        .ok()
-        .and_then(|text| u64::from_str_radix(text, 16).ok())
-        .ok_or_else(|| {
-            DatasetError::corrupt(
-                object,
-                format!("'{}' is not a deadlist key", String::from_utf8_lossy(name)),
-            )
-        })
 }
 
 /// The key of the list that a block belongs to: the last one before its birth. A block older than
@@ -93,10 +86,7 @@ impl Deadlist {
         ctx: &SyncContext,
     ) -> Result<ObjectId, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let mut options = ZapOptions::new(ObjectType::DEADLIST);
-        options.bonus_type = ObjectType::DEADLIST_HDR;
-        options.bonus = encode_space(Space::default());
-        Ok(Zap::create(shared.mos(), &tx, options).await?.id())
+        Ok(Zap::create(shared.mos(), &tx, new_map()).await?.id())
     }
 
     /// Opens one.
@@ -111,13 +101,8 @@ impl Deadlist {
         }
         let space = decode_space(&held.bonus())?;
         let zap = Zap::open(held).await?;
-        let mut lists = BTreeMap::new();
-        for entry in zap.all().await? {
-            let list = entry.value.as_u64().ok_or_else(|| {
-                DatasetError::corrupt(object, "a deadlist entry is not an object number")
-            })?;
-            lists.insert(parse_key(object, &entry.name)?, list.into());
-        }
+        let entries = zap.all_ints().await?.into_iter();
+        let lists = entries.map(|(key, list)| (key, list.into())).collect();
         Ok(Deadlist {
             object,
             kind: Kind::Modern { zap, lists, space },
@@ -139,6 +124,25 @@ impl Deadlist {
 
     pub(crate) fn object(&self) -> ObjectId {
         self.object
+    }
+
+    /// Bytes that it takes in memory, roughly: two words a list, in nodes of a tree that are half
+    /// full, as keys come in rising order.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        const LIST_BYTES: usize = 32;
+        let lists = match &self.kind {
+            Kind::Old(_) => 0,
+            Kind::Modern { lists, .. } => lists.len(),
+        };
+        (size_of::<Self>() + lists * LIST_BYTES) as u64
+    }
+
+    /// Lets go of what is in memory of its object, as nobody is going to ask for it soon: some
+    /// hundred bytes for each snapshot before.
+    pub(crate) async fn forget_content(&self) {
+        if let Kind::Modern { zap, .. } = &self.kind {
+            forget_zap_content(zap).await;
+        }
     }
 
     pub(crate) fn is_old(&self) -> bool {
@@ -340,36 +344,49 @@ impl Deadlist {
 
     /// A new deadlist with the same keys below `max`, all empty (`dsl_deadlist_clone`). For an old
     /// deadlist, `snapshots` are the keys: the txgs before each snapshot of the chain.
+    ///
+    /// Each snapshot that is taken makes one, with a key for each snapshot before: it is written
+    /// whole, and is in memory without being read.
     pub(crate) async fn clone_keys(
         &self,
         shared: &Lists,
         ctx: &SyncContext,
         max: Txg,
         snapshots: &[Txg],
-    ) -> Result<ObjectId, DatasetError> {
-        let object = Deadlist::create(shared, ctx).await?;
-        let zap = Zap::hold(shared.mos(), object).await?;
-        let keys: Vec<u64> = match &self.kind {
+    ) -> Result<Self, DatasetError> {
+        let keys: BTreeSet<u64> = match &self.kind {
             Kind::Old(_) => snapshots.iter().map(|txg| txg.get()).collect(),
             Kind::Modern { lists, .. } => lists.range(..max.get()).map(|(key, _)| *key).collect(),
         };
-        let lists = shared.new_empty_lists(ctx, keys.len()).await?;
-        for (key, list) in keys.into_iter().zip(lists) {
-            zap.add_int(&Tx::syncing(ctx.txg), key, list.get()).await?;
-        }
-        Ok(object)
+        let empty = shared.new_empty_lists(ctx, keys.len()).await?;
+        let lists: BTreeMap<u64, ObjectId> = keys.into_iter().zip(empty).collect();
+        let entries: Vec<(String, u64)> = lists
+            .iter()
+            .map(|(key, list)| (format!("{key:x}"), list.get()))
+            .collect();
+        let tx = Tx::syncing(ctx.txg);
+        let zap = Zap::create_filled(shared.mos(), &tx, new_map(), &entries).await?;
+        Ok(Deadlist {
+            object: zap.id(),
+            kind: Kind::Modern {
+                zap,
+                lists,
+                space: Space::default(),
+            },
+            looked_at: 0,
+        })
     }
 
-    /// Takes over everything from another deadlist, which is left empty (`dsl_deadlist_merge`).
-    pub(crate) async fn merge(
+    /// Takes over everything from another deadlist, whose object is freed (`dsl_deadlist_merge`).
+    /// What it has not of its own costs nothing: its map goes as a whole.
+    pub(crate) async fn absorb(
         &mut self,
         shared: &Lists,
         ctx: &SyncContext,
-        other: ObjectId,
+        from: Deadlist,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
-        let from = Deadlist::open(shared.mos(), other).await?;
-        match from.kind {
+        let from_lists = match from.kind {
             Kind::Old(list) => {
                 let mut blocks = Vec::new();
                 list.for_each(&mut |block, _| {
@@ -377,43 +394,37 @@ impl Deadlist {
                     Ok(())
                 })
                 .await?;
-                self.insert(shared, ctx, &blocks).await
+                self.insert(shared, ctx, &blocks).await?;
+                free_list(shared.mos(), &tx, from.object).await;
+                return Ok(());
             }
-            Kind::Modern {
-                zap: from_zap,
-                lists: from_lists,
-                ..
-            } => {
-                let mut empty = 0;
-                for (key, list) in from_lists {
-                    if list == shared.empty_list() {
-                        empty += 1;
-                        from_zap.remove_int(&tx, key).await?;
-                        continue;
-                    }
-                    let moved = shared.list_space(list).await?;
-                    let target = match &mut self.kind {
-                        Kind::Modern { lists, space, .. } => {
-                            space.add(moved);
-                            lists
-                                .range(..=key)
-                                .next_back()
-                                .or_else(|| lists.iter().next())
-                                .map(|(key, _)| *key)
-                        }
-                        Kind::Old(_) => None,
-                    }
-                    .ok_or_else(|| DatasetError::corrupt(self.object, "a deadlist has no keys"))?;
-                    self.include_list(shared, ctx, target, list).await?;
-                    from_zap.remove_int(&tx, key).await?;
+            Kind::Modern { lists, .. } => lists,
+        };
+        let empty_list = shared.empty_list();
+        let mut empty = 0;
+        for (key, list) in from_lists {
+            if list == empty_list {
+                empty += 1;
+                continue;
+            }
+            let moved = shared.list_space(list).await?;
+            let target = match &mut self.kind {
+                Kind::Modern { lists, space, .. } => {
+                    space.add(moved);
+                    lists
+                        .range(..=key)
+                        .next_back()
+                        .or_else(|| lists.iter().next())
+                        .map(|(key, _)| *key)
                 }
-                shared.release_empty_lists(ctx, empty).await?;
-                from_zap
-                    .object()
-                    .set_bonus(&tx, encode_space(Space::default()))?;
-                self.save_space(ctx).await
+                Kind::Old(_) => None,
             }
+            .ok_or_else(|| DatasetError::corrupt(self.object, "a deadlist has no keys"))?;
+            self.include_list(shared, ctx, target, list).await?;
         }
+        shared.release_empty_lists(ctx, empty).await?;
+        free_map(shared.mos(), &tx, from.object).await;
+        self.save_space(ctx).await
     }
 
     /// Moves the blocks born after `min` to a list (`dsl_deadlist_move_bpobj`).
@@ -475,18 +486,16 @@ impl Deadlist {
         Ok(blocks)
     }
 
-    /// The lists of blocks born in `(min, max]`, as [`Self::space_range`] counts them.
+    /// The lists of blocks born in `(min, max]`, as [`Self::space_range`] counts them. Neighbours
+    /// that share the empty list are told once.
     pub(crate) fn lists_in(&self, min: Txg, max: Txg) -> Vec<ObjectId> {
         match &self.kind {
-            Kind::Modern { lists, .. } if min < max => {
-                let some = lists.range(min.get()..max.get());
-                some.map(|(_, list)| *list).collect()
-            }
+            Kind::Modern { lists, .. } if min < max => distinct(lists.range(min.get()..max.get())),
             _ => Vec::new(),
         }
     }
 
-    /// The lists that those of `other` join ([`Self::merge`]).
+    /// The lists that those of `other` join ([`Self::absorb`]).
     pub(crate) fn lists_that_take(&self, other: &Deadlist) -> Vec<ObjectId> {
         let (Kind::Modern { lists, .. }, Kind::Modern { lists: theirs, .. }) =
             (&self.kind, &other.kind)
@@ -494,16 +503,15 @@ impl Deadlist {
             return Vec::new();
         };
         let taking = |key: &u64| lists.range(..=*key).next_back().or(lists.iter().next());
-        let some = theirs.keys().filter_map(taking);
-        some.map(|(_, list)| *list).collect()
+        distinct(theirs.keys().filter_map(taking))
     }
 
-    /// The list at a key and the one before, which it joins when the key goes.
-    pub(crate) fn joined_at(&self, key: Txg) -> Vec<ObjectId> {
+    /// The list at a key and the one before, which it joins when the key goes, with their keys.
+    pub(crate) fn joined_at(&self, key: Txg) -> Vec<(u64, ObjectId)> {
         match &self.kind {
             Kind::Modern { lists, .. } => {
                 let two = lists.range(..=key.get()).rev().take(2);
-                two.map(|(_, list)| *list).collect()
+                two.map(|(key, list)| (*key, *list)).collect()
             }
             Kind::Old(_) => Vec::new(),
         }
@@ -729,10 +737,22 @@ impl Deadlist {
             }
         }
         shared.release_empty_lists(ctx, empty).await?;
-        if let Err(error) = waits_for_devices(mos.free(tx, object)).await {
-            tell_left(object, &error.into());
-        }
+        free_map(mos, tx, object).await;
         Ok(())
+    }
+}
+
+/// Lists without those that are the same as the one before.
+fn distinct<'a>(lists: impl Iterator<Item = (&'a u64, &'a ObjectId)>) -> Vec<ObjectId> {
+    let mut out: Vec<ObjectId> = lists.map(|(_, list)| *list).collect();
+    out.dedup();
+    out
+}
+
+/// Frees a deadlist's ZAP, and leaves it where it cannot be read.
+async fn free_map(mos: &Arc<ObjectSet>, tx: &Tx, object: ObjectId) {
+    if let Err(error) = waits_for_devices(mos.free(tx, object)).await {
+        tell_left(object, &error.into());
     }
 }
 

@@ -4,6 +4,7 @@
 //! | Module | What it has |
 //! |---|---|
 //! | [`structures`] | directories and datasets, one shared value for each |
+//! | [`recent`] | snapshots whose deadlists stay loaded for a while |
 //! | [`registry`] | those that were looked at, by object number |
 //! | [`space`] | the arithmetic of space accounts |
 //! | [`deadlist`] | deadlists and livelists |
@@ -24,6 +25,7 @@ mod keys;
 mod lists;
 mod lists_in_use;
 mod open;
+mod recent;
 mod registry;
 mod space;
 mod structures;
@@ -42,6 +44,7 @@ pub(crate) use lists::Lists;
 pub(crate) use lists_in_use::ListsInUse;
 pub(crate) use open::OpenState;
 pub use open::{DatasetSettings, ResumePoint};
+pub(crate) use recent::RecentDeadlists;
 pub(crate) use registry::Registry;
 pub(crate) use space::{Space, accounted_delta, apply};
 pub(crate) use structures::{Dir, DirState, DirtyItem, Ds, DsState};

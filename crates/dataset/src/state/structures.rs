@@ -64,6 +64,8 @@ pub(crate) struct DirState {
     pub is_zapified: bool,
     /// What open and syncing txg may write below it, as estimated, by parity of the txg.
     pub to_write: [u64; 2],
+    /// Whether it is among those for which something was granted, likewise.
+    pub is_granted: [bool; 2],
     /// Its structure differs from the MOS object's bonus.
     pub is_dirty: bool,
     /// It was destroyed: nothing is written any more.
@@ -392,6 +394,7 @@ mod tests {
                 livelist: ObjectId::ZERO,
                 is_zapified: false,
                 to_write: [0; 2],
+                is_granted: [false; 2],
                 is_dirty: false,
                 is_gone: false,
             },

@@ -2,8 +2,10 @@
 //! accounts. After every step [`common::TestPool::check`] compares all accounts with a walk over
 //! every block.
 
+mod chains;
 mod common;
 mod golden;
+mod many;
 mod scale;
 mod space;
 mod torture;

@@ -5,62 +5,16 @@
 //! and one thread that does both is woken once.
 
 use std::io::{self, IoSlice};
-use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
-use tokio::sync::oneshot;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::lane::Lane;
-use super::request::{Action, CALL_BYTES_MAX, Descriptors, Progress, Request};
+use super::request::{Action, CALL_BYTES_MAX, Durability, Progress, Request};
 
 /// Carries out `request` on a thread of the device's.
 pub(super) fn submit(lane: &Lane, request: Request) {
     lane.run(Box::new(move || run(request)));
-}
-
-/// A step of [`write_flushed`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    Write,
-    Flush,
-}
-
-/// Carries out a write, and a flush if it succeeds, on one worker. It happens also when nobody
-/// waits any more.
-pub(super) async fn write_flushed(
-    lane: &Lane,
-    files: Arc<Descriptors>,
-    direct: bool,
-    offset_bytes: u64,
-    action: Action,
-) -> Result<(), (Step, io::Error)> {
-    let (send, receive) = oneshot::channel();
-    let (answer, _) = oneshot::channel();
-    let mut request = Request {
-        files,
-        direct,
-        offset_bytes,
-        action,
-        answer,
-    };
-    lane.run(Box::new(move || {
-        let result = match carry_out(&mut request) {
-            Ok(()) => {
-                request.direct = false;
-                request.action = Action::Flush;
-                carry_out(&mut request).map_err(|error| (Step::Flush, error))
-            }
-            Err(error) => Err((Step::Write, error)),
-        };
-        // The device may be closed as soon as the answer is there.
-        drop(request);
-        let _ = send.send(result);
-    }));
-    receive.await.unwrap_or_else(|_| {
-        // It is not known how far it came.
-        Err((Step::Flush, io::Error::other("the I/O engine has stopped")))
-    })
 }
 
 /// Carries out `request` here, and answers.
@@ -99,14 +53,22 @@ fn call(request: &mut Request) -> Result<usize, Errno> {
             let take = target.len().min(CALL_BYTES_MAX);
             rustix::io::pread(descriptor, &mut target[..take], offset)
         }
-        Action::Write { parts, done } => {
+        Action::Write {
+            parts,
+            done,
+            durability,
+        } => {
             let slices: Vec<IoSlice<'_>> = Request::remaining_parts(parts, *done)
                 .map(IoSlice::new)
                 .collect();
-            match &slices[..] {
-                [] => Ok(0),
-                [single] => rustix::io::pwrite(descriptor, single, offset + *done as u64),
-                several => rustix::io::pwritev(descriptor, several, offset + *done as u64),
+            let offset = offset + *done as u64;
+            match (&slices[..], *durability) {
+                ([], _) => Ok(0),
+                (several, Durability::AtOnce) => {
+                    rustix::io::pwritev2(descriptor, several, offset, ReadWriteFlags::DSYNC)
+                }
+                ([single], _) => rustix::io::pwrite(descriptor, single, offset),
+                (several, _) => rustix::io::pwritev(descriptor, several, offset),
             }
         }
         Action::Flush => rustix::fs::fdatasync(descriptor).map(|()| 0),

@@ -142,6 +142,12 @@ impl Kept {
     }
 }
 
+/// Bytes that are kept for reuse, and how many may be.
+pub(super) fn kept_bytes() -> (usize, usize) {
+    let kept = KEPT.lock();
+    (kept.total_bytes, kept.most_bytes)
+}
+
 /// From now on no more is kept, nor more than [`KEPT_BYTES_MAX`].
 pub(super) fn keep_at_most(bytes: usize) {
     KEPT.lock().most_bytes = bytes.min(KEPT_BYTES_MAX);
@@ -255,9 +261,14 @@ impl AlignedBuffer {
         AlignedBuffer::of(memory, length)
     }
 
+    /// A buffer of `length` bytes, none of them filled, for somebody who is going to copy into it.
+    pub(super) fn with_room(length: usize) -> Self {
+        AlignedBuffer::of(take_to_fill(layout_for(length)), length)
+    }
+
     /// A buffer that holds a copy of `data`.
     pub(super) fn copy_of(data: &[u8]) -> Self {
-        let mut buffer = AlignedBuffer::of(take_to_fill(layout_for(data.len())), data.len());
+        let mut buffer = AlignedBuffer::with_room(data.len());
         buffer.append(data);
         buffer
     }
@@ -265,7 +276,7 @@ impl AlignedBuffer {
     /// A buffer that holds the concatenation of `parts`.
     pub(super) fn gather(parts: &[Bytes]) -> Self {
         let length = parts.iter().map(Bytes::len).sum();
-        let mut buffer = AlignedBuffer::of(take_to_fill(layout_for(length)), length);
+        let mut buffer = AlignedBuffer::with_room(length);
         for part in parts {
             buffer.append(part);
         }
@@ -273,7 +284,7 @@ impl AlignedBuffer {
     }
 
     /// Copies `data` behind what is filled.
-    fn append(&mut self, data: &[u8]) {
+    pub(super) fn append(&mut self, data: &[u8]) {
         assert!(data.len() <= self.length - self.filled);
         // SAFETY: `length` bytes from `start` are allocated, and owned by `self`, which is borrowed
         // mutably; `data` fits behind the first `filled` of them, and so they do not overlap. All
@@ -283,6 +294,39 @@ impl AlignedBuffer {
             target.copy_from_nonoverlapping(data.as_ptr(), data.len());
             self.assume_filled(data.len());
         }
+    }
+
+    /// Puts `count` zeros behind what is filled.
+    pub(super) fn append_zeros(&mut self, count: usize) {
+        assert!(count <= self.length - self.filled);
+        // SAFETY: as in `append`; what is recycled may hold anything, so the zeros are stored.
+        unsafe {
+            self.start().as_ptr().add(self.filled).write_bytes(0, count);
+            self.assume_filled(count);
+        }
+    }
+
+    /// Forgets what is filled behind the first `length` bytes.
+    pub(super) fn truncate(&mut self, length: usize) {
+        self.filled = self.filled.min(length);
+    }
+
+    /// What is filled.
+    pub(super) fn filled_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `filled` bytes from `start` are allocated, have been stored, and are owned by
+        // `self`, which is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.filled) }
+    }
+
+    /// How many bytes it has room for.
+    pub(super) fn capacity(&self) -> usize {
+        self.length
+    }
+
+    /// Hands over what is filled, without a copy, however much room there is behind it.
+    pub(super) fn into_filled(mut self) -> Bytes {
+        self.length = self.filled;
+        self.into_bytes()
     }
 
     fn memory(&mut self) -> &mut Memory {

@@ -26,6 +26,14 @@
 //! read, which others may have read before. The kernel keeps the two ways coherent: a direct
 //! operation writes back and drops the cached pages of its range. A flush covers both.
 //!
+//! # Durable writes
+//!
+//! A write that is to be durable when it is done ([`Device::write_durable`]) is one system call
+//! with `RWF_DSYNC`: the kernel has the disk write through its cache where it can (FUA), and
+//! flushes it where it cannot. Where it is not known that this holds ([`knows_durable_writes`]), a
+//! flush follows the write, on the same thread of the device's, so that whoever waits for both is
+//! woken once.
+//!
 //! # Two daemons, one device
 //!
 //! A device opened for writing is locked (`flock`, exclusive) until it is closed; block devices are
@@ -39,6 +47,7 @@
 //! Completed writes that no later flush covered may be lost or torn, as on any disk.
 
 mod aside;
+mod assembly;
 mod blocking;
 mod buffer;
 mod foreign;
@@ -64,12 +73,13 @@ use rustix::io::{Errno, ReadWriteFlags};
 use tokio::sync::oneshot;
 
 pub(crate) use self::aside::away;
+pub use self::assembly::WriteBuffer;
 use self::buffer::AlignedBuffer;
 use self::lane::Lane;
-use self::request::{Action, Descriptors, Request};
+use self::request::{Action, Descriptors, Durability, Request};
 use self::uring::Ring;
 use crate::memory::{check_range, read_only_error};
-use crate::{BoxFuture, Device, DeviceError, Foreign, Hold, WriteFlushedError};
+use crate::{BoxFuture, Device, DeviceError, Foreign, Hold, MemoryUser, MemoryUses};
 
 /// How often and how long to wait for a lock that somebody holds for a moment (udev probes
 /// devices; an exported pool's last operation may still be ending).
@@ -133,6 +143,8 @@ pub struct FileDevice {
     /// Another machine or process answers for the file: nothing of it is near.
     is_remote: bool,
     engine: Engine,
+    /// What makes a write durable that is to be so when it is done.
+    durability: Durability,
     /// Its driver never sleeps in a submission that is not to block.
     shares_rings: bool,
     lane: Lane,
@@ -336,28 +348,31 @@ impl FileDevice {
         )
     }
 
-    async fn write_parts(&self, offset_bytes: u64, parts: Vec<Bytes>) -> Result<(), DeviceError> {
+    async fn write_parts(
+        &self,
+        offset_bytes: u64,
+        parts: Vec<Bytes>,
+        durability: Durability,
+    ) -> Result<(), DeviceError> {
         let length: usize = parts.iter().map(Bytes::len).sum();
         self.check("write", offset_bytes, length as u64)?;
         if length == 0 {
             return Ok(());
         }
-        let (action, direct) = self.write_action(offset_bytes, parts);
-        self.submit("write", offset_bytes, length as u64, direct, action)
-            .await
-            .map(drop)
-    }
-
-    /// What a write of `parts` asks of an engine, and whether it goes around the page cache.
-    fn write_action(&self, offset_bytes: u64, parts: Vec<Bytes>) -> (Action, bool) {
-        let length: usize = parts.iter().map(Bytes::len).sum();
         let direct = self.aligned(offset_bytes, length);
         let parts = if direct && !self.memory_is_aligned(&parts) {
             vec![AlignedBuffer::gather(&parts).into_bytes()]
         } else {
             parts
         };
-        (Action::Write { parts, done: 0 }, direct)
+        let action = Action::Write {
+            parts,
+            done: 0,
+            durability,
+        };
+        self.submit("write", offset_bytes, length as u64, direct, action)
+            .await
+            .map(drop)
     }
 
     /// Takes what the page cache has, here and now; true when that was everything. What leaves this
@@ -393,6 +408,13 @@ impl FileDevice {
     /// Keeps so much freed memory for reuse from now on, in the whole process; 128 MiB at most.
     pub fn keep_memory_at_most(bytes: u64) {
         buffer::keep_at_most(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// Adds the freed memory that the process keeps for reuse.
+    pub fn add_memory(uses: &mut MemoryUses) {
+        let (kept_bytes, most_bytes) = buffer::kept_bytes();
+        let bound_bytes = Some(most_bytes as u64);
+        uses.add(MemoryUser::SpareBuffers, kept_bytes as u64, bound_bytes);
     }
 
     /// Gives back memory that was kept for reuse and that nobody needed since this was called last.
@@ -492,7 +514,7 @@ impl Device for FileDevice {
     }
 
     fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(self.write_parts(offset_bytes, vec![data]))
+        Box::pin(self.write_parts(offset_bytes, vec![data], Durability::Later))
     }
 
     fn write_vectored(
@@ -500,7 +522,7 @@ impl Device for FileDevice {
         offset_bytes: u64,
         parts: Vec<Bytes>,
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
-        Box::pin(self.write_parts(offset_bytes, parts))
+        Box::pin(self.write_parts(offset_bytes, parts, Durability::Later))
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
@@ -514,34 +536,12 @@ impl Device for FileDevice {
         })
     }
 
-    fn write_flushed(
+    fn write_durable(
         &self,
         offset_bytes: u64,
         data: Bytes,
-    ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
-        Box::pin(async move {
-            let length = data.len() as u64;
-            self.check("write", offset_bytes, length)
-                .map_err(WriteFlushedError::Write)?;
-            let (action, direct) = self.write_action(offset_bytes, vec![data]);
-            let files = self.files().clone();
-            let lane = &self.lane;
-            match blocking::write_flushed(lane, files, direct, offset_bytes, action).await {
-                Ok(()) => Ok(()),
-                Err((blocking::Step::Write, source)) => Err(WriteFlushedError::Write(self.error(
-                    "write",
-                    offset_bytes,
-                    length,
-                    source,
-                ))),
-                Err((blocking::Step::Flush, source)) => Err(WriteFlushedError::Flush(self.error(
-                    "flush",
-                    0,
-                    self.size_bytes(),
-                    source,
-                ))),
-            }
-        })
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(self.write_parts(offset_bytes, vec![data], self.durability))
     }
 
     fn discard(
@@ -651,6 +651,10 @@ fn open_file(path: &str, options: &FileOptions) -> Result<FileDevice, OpenError>
     let supports_discard = !is_block_device || can_discard(opened.st_rdev);
     let is_remote = !is_block_device && is_remote(&buffered);
     Ok(FileDevice {
+        durability: match is_block_device || knows_durable_writes(&buffered) {
+            true => Durability::AtOnce,
+            false => Durability::ByFlush,
+        },
         supports_discard,
         path: path.to_owned(),
         size_bytes: AtomicU64::new(size_bytes),
@@ -708,6 +712,15 @@ fn is_remote(file: &OwnedFd) -> bool {
     ];
     // What cannot be told is taken for one.
     !rustix::fs::fstatfs(file).is_ok_and(|answer| !REMOTE.contains(&(answer.f_type as u32)))
+}
+
+/// Whether a write with `RWF_DSYNC` to this file is on the medium when it is done. The kernel
+/// promises that, but some filesystems only pass the word on (FUSE, to a server that may not care)
+/// where they do carry out a flush. So this names those of which it is known.
+fn knows_durable_writes(file: &OwnedFd) -> bool {
+    /// As in linux/magic.h: ext2 to ext4, XFS.
+    const KNOWN: [u32; 2] = [0xef53, 0x5846_5342];
+    rustix::fs::fstatfs(file).is_ok_and(|answer| KNOWN.contains(&(answer.f_type as u32)))
 }
 
 /// What tells a file or block device from others.

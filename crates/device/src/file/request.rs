@@ -25,12 +25,28 @@ pub(super) struct Descriptors {
     pub(super) direct: Option<OwnedFd>,
 }
 
+/// What makes a write durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durability {
+    /// A flush that somebody asks for later.
+    Later,
+    /// The system, with the write itself (`RWF_DSYNC`): the device is told so where it knows such
+    /// writes (FUA), else the system flushes it.
+    AtOnce,
+    /// A flush behind it, which is a part of the operation.
+    ByFlush,
+}
+
 /// What to do.
 pub(super) enum Action {
     /// Fill `buffer` from `offset`.
     Read { buffer: AlignedBuffer },
     /// Store `parts` at `offset`, skipping the first `done` bytes of them.
-    Write { parts: Vec<Bytes>, done: usize },
+    Write {
+        parts: Vec<Bytes>,
+        done: usize,
+        durability: Durability,
+    },
     /// `fdatasync`.
     Flush,
     /// Punch a hole (regular file).
@@ -68,6 +84,17 @@ impl Request {
         }
     }
 
+    /// Whether it is a write that is to be durable when the system has done it.
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(
+            self.action,
+            Action::Write {
+                durability: Durability::AtOnce,
+                ..
+            }
+        )
+    }
+
     /// Takes in what a system call returned: bytes done, or an error.
     pub(super) fn on_result(&mut self, result: Result<usize, Errno>) -> Progress {
         let count = match result {
@@ -77,6 +104,13 @@ impl Request {
                 // Direct I/O that the filesystem or device refuses for its alignment: the page
                 // cache takes anything.
                 self.direct = false;
+                return Progress::More;
+            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if self.is_durable() => {
+                // An old system, or not quite Linux.
+                if let Action::Write { durability, .. } = &mut self.action {
+                    *durability = Durability::ByFlush;
+                }
                 return Progress::More;
             }
             Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS)
@@ -105,10 +139,19 @@ impl Request {
                 self.direct = false;
                 Progress::More
             }
-            Action::Write { parts, done } => {
+            Action::Write {
+                parts,
+                done,
+                durability,
+            } => {
                 let length: usize = parts.iter().map(Bytes::len).sum();
                 *done += count;
                 if *done == length {
+                    if *durability == Durability::ByFlush {
+                        self.direct = false;
+                        self.action = Action::Flush;
+                        return Progress::More;
+                    }
                     return Progress::Finished(Ok(()));
                 }
                 if count == 0 {

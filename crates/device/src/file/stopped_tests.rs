@@ -42,7 +42,7 @@ async fn use_all(device: &FileDevice) {
     }
     device.write(8 << 20, large.clone()).await.expect("written");
     device.discard(8 << 20, 4096).await.expect("discarded");
-    device.write_flushed(0, small).await.expect("flushed");
+    device.write_durable(0, small).await.expect("durable");
     device.flush().await.expect("flushed");
     device.look_again().await.expect("it is there");
 }

@@ -93,7 +93,7 @@ fn what_is_answered_is_not_outstanding() {
             let data = Bytes::from(vec![round as u8; 4096]);
             match round % 3 {
                 0 => device.write(4096, data).await.unwrap(),
-                1 => device.write_flushed(4096, data).await.unwrap(),
+                1 => device.write_durable(4096, data).await.unwrap(),
                 _ => drop(device.read(4096, 512).await.unwrap()),
             }
             assert_eq!(device.outstanding(), 0, "{round}");
@@ -102,19 +102,36 @@ fn what_is_answered_is_not_outstanding() {
 }
 
 #[test]
-fn a_write_with_its_flush_says_which_of_them_failed() {
-    for_each(1 << 20, |device, _| async move {
-        for (offset, length) in [(0, 4096), (8192, 512), (65_537, 10_000)] {
-            let data = Bytes::from(vec![length as u8 | 1; length]);
-            device.write_flushed(offset, data.clone()).await.unwrap();
-            assert_eq!(device.read(offset, length).await.unwrap(), data);
+fn a_durable_write_is_in_the_file_whatever_makes_it_durable() {
+    for_each(1 << 20, |mut device, path| async move {
+        for durability in [Durability::AtOnce, Durability::ByFlush] {
+            device.durability = durability;
+            for (offset, length) in [(0, 4096), (8192, 512), (65_537, 10_000), (4096, 0)] {
+                let fill = length as u8 | (1 + u8::from(durability == Durability::ByFlush));
+                let data = Bytes::from(vec![fill; length]);
+                device.write_durable(offset, data.clone()).await.unwrap();
+                assert_eq!(device.read(offset, length).await.unwrap(), data);
+                let raw = std::fs::read(&path).unwrap();
+                assert_eq!(raw[offset as usize..][..length], data);
+            }
+            let data = Bytes::from(vec![1; 4096]);
+            let error = device.write_durable(1 << 20, data).await.unwrap_err();
+            assert!(matches!(error, DeviceError::OutOfRange { .. }));
         }
-        let data = Bytes::from(vec![1; 4096]);
-        let error = device.write_flushed(1 << 20, data).await.unwrap_err();
-        assert!(matches!(
-            error,
-            WriteFlushedError::Write(DeviceError::OutOfRange { .. })
-        ));
+    });
+}
+
+/// A write that was put together in a [`WriteBuffer`] goes to the file from there.
+#[test]
+fn what_was_put_together_is_not_copied() {
+    for_each(1 << 20, |device, _| async move {
+        let mut buffer = WriteBuffer::with_capacity(8192);
+        buffer.append(&[7; 5000]);
+        buffer.resize(8192);
+        let data = buffer.into_bytes();
+        assert!(device.memory_is_aligned(std::slice::from_ref(&data)));
+        device.write_durable(4096, data.clone()).await.unwrap();
+        assert_eq!(device.read(4096, 8192).await.unwrap(), data);
     });
 }
 

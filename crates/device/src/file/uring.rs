@@ -28,8 +28,9 @@
 //!
 //! # What does not come here
 //!
-//! Only direct reads and writes do. All else ends on the kernel's threads anyhow, which take twice
-//! as long as ours to answer.
+//! Only direct reads and writes do, also writes that are durable when they are done, where the
+//! kernel sees to that. All else ends on the kernel's threads anyhow, which take twice as long as
+//! ours to answer.
 //!
 //! # Waking
 //!
@@ -56,7 +57,7 @@ use rustix::io::Errno;
 
 use super::blocking;
 use super::lane::Lane;
-use super::request::{Action, CALL_BYTES_MAX, Progress, Request};
+use super::request::{Action, CALL_BYTES_MAX, Durability, Progress, Request};
 
 /// Entries of a submission queue.
 const SUBMISSION_ENTRIES: u32 = 128;
@@ -166,7 +167,11 @@ impl Ring {
     /// Carries out `request`, here or where it may block.
     pub(super) fn submit(&self, request: Request) {
         let seat = &self.seat;
-        let transfers = matches!(request.action, Action::Read { .. } | Action::Write { .. });
+        let transfers = match request.action {
+            Action::Read { .. } => true,
+            Action::Write { durability, .. } => durability != Durability::ByFlush,
+            _ => false,
+        };
         let suited = transfers && request.direct && !seat.blocks.load(Ordering::Relaxed);
         if !suited || seat.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
             blocking::submit(&seat.lane, request);
@@ -479,7 +484,11 @@ impl Owner {
                     // It would have to wait here.
                     Errno::AGAIN => Progress::Elsewhere,
                     Errno::OPNOTSUPP => {
-                        slot.seat.blocks.store(true, Ordering::Relaxed);
+                        // It may be the durable write that is not known; who tries it next finds
+                        // out.
+                        if !slot.request.is_durable() {
+                            slot.seat.blocks.store(true, Ordering::Relaxed);
+                        }
                         Progress::Elsewhere
                     }
                     error => slot.request.on_result(Err(error)),
@@ -536,7 +545,15 @@ fn entry(slot: &mut Slot) -> squeue::Entry {
                 .rw_flags(libc::RWF_NOWAIT)
                 .build()
         }
-        Action::Write { parts, done } => {
+        Action::Write {
+            parts,
+            done,
+            durability,
+        } => {
+            let flags = match durability {
+                Durability::AtOnce => libc::RWF_NOWAIT | libc::RWF_DSYNC,
+                Durability::Later | Durability::ByFlush => libc::RWF_NOWAIT,
+            };
             slot.vectors.clear();
             let parts = Request::remaining_parts(parts, *done).map(|part| Vector {
                 start: part.as_ptr(),
@@ -547,11 +564,11 @@ fn entry(slot: &mut Slot) -> squeue::Entry {
             match &slot.vectors[..] {
                 [single] => opcode::Write::new(file, single.start, single.length as u32)
                     .offset(offset)
-                    .rw_flags(libc::RWF_NOWAIT)
+                    .rw_flags(flags)
                     .build(),
                 several => opcode::Writev::new(file, several.as_ptr().cast(), several.len() as u32)
                     .offset(offset)
-                    .rw_flags(libc::RWF_NOWAIT)
+                    .rw_flags(flags)
                     .build(),
             }
         }

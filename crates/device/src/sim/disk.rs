@@ -28,6 +28,8 @@ enum Change {
     Write {
         offset_bytes: u64,
         data: Bytes,
+        /// It alone is on the medium when it is complete ([`Device::write_durable`]).
+        durable: bool,
     },
     Discard {
         offset_bytes: u64,
@@ -38,7 +40,9 @@ enum Change {
 impl Change {
     fn apply(&self, to: &mut Sparse) {
         match self {
-            Change::Write { offset_bytes, data } => to.write(*offset_bytes, data),
+            Change::Write {
+                offset_bytes, data, ..
+            } => to.write(*offset_bytes, data),
             Change::Discard {
                 offset_bytes,
                 length_bytes,
@@ -49,7 +53,9 @@ impl Change {
     /// First byte and length.
     fn range(&self) -> (u64, u64) {
         match self {
-            Change::Write { offset_bytes, data } => (*offset_bytes, data.len() as u64),
+            Change::Write {
+                offset_bytes, data, ..
+            } => (*offset_bytes, data.len() as u64),
             Change::Discard {
                 offset_bytes,
                 length_bytes,
@@ -57,10 +63,24 @@ impl Change {
         }
     }
 
+    /// Whether no power cut takes it once it is complete.
+    fn is_durable(&self) -> bool {
+        matches!(self, Change::Write { durable: true, .. })
+    }
+
+    /// Whether there are bytes that both are about.
+    fn overlaps(&self, other: &Change) -> bool {
+        let ((ours, our_length), (theirs, their_length)) = (self.range(), other.range());
+        ours < theirs + their_length && theirs < ours + our_length
+    }
+
     /// Applies each piece of a write on its own, or not. A discard is a hint to the disk, which
     /// takes it whole or not at all.
     fn apply_torn(&self, to: &mut Sparse, rng: &mut Rng) {
-        let Change::Write { offset_bytes, data } = self else {
+        let Change::Write {
+            offset_bytes, data, ..
+        } = self
+        else {
             return;
         };
         // Half of torn writes stop somewhere; the other half have holes anywhere.
@@ -89,7 +109,8 @@ pub(super) struct DiskState {
     current: Sparse,
     /// What a power cut cannot take.
     durable: Sparse,
-    /// Completed and not yet durable, oldest first, with the number under which they were issued.
+    /// Completed and not yet durable, oldest first; and durable writes that came over some of
+    /// these, lest they come over them in turn when they get to the medium.
     cached: Vec<Change>,
     /// How many changes have left `cached` for the medium since the beginning: with `cached`'s
     /// length this numbers the changes.
@@ -110,6 +131,8 @@ pub(super) struct DiskState {
     faults: Vec<Fault>,
     counts: OpCounts,
     eager_discards: bool,
+    /// It writes through its cache where it is asked to; else it is flushed for that.
+    durable_writes: bool,
     /// Pieces of [`TORN_BYTES`] that cannot be read until they are written, by number.
     unreadable: BTreeSet<u64>,
 }
@@ -143,6 +166,7 @@ impl DiskState {
             faults: Vec::new(),
             counts: OpCounts::default(),
             eager_discards: false,
+            durable_writes: false,
             unreadable: BTreeSet::new(),
         }
     }
@@ -153,8 +177,11 @@ impl DiskState {
         self.settled += cached.len() as u64;
         let in_flight = std::mem::take(&mut self.in_flight);
         self.left.clear();
-        for change in cached.into_iter().chain(in_flight.into_values()) {
+        let cached = cached.into_iter().map(|change| (change, true));
+        let in_flight = in_flight.into_values().map(|change| (change, false));
+        for (change, is_complete) in cached.chain(in_flight) {
             match how {
+                _ if is_complete && change.is_durable() => change.apply(&mut self.durable),
                 _ if self.eager_discards && matches!(change, Change::Discard { .. }) => {
                     change.apply(&mut self.durable);
                 }
@@ -171,6 +198,19 @@ impl DiskState {
         self.machine.reset();
         self.undecided.clear();
         self.writers.clear();
+    }
+
+    /// A change is complete: reads see it from now on.
+    fn take_in(&mut self, change: Change) {
+        change.apply(&mut self.current);
+        let is_eager = self.eager_discards && matches!(change, Change::Discard { .. });
+        if is_eager || change.is_durable() {
+            change.apply(&mut self.durable);
+        }
+        let covers_older = || self.cached.iter().any(|older| older.overlaps(&change));
+        if !is_eager && (!change.is_durable() || covers_older()) {
+            self.cached.push(change);
+        }
     }
 
     /// A change reached the medium: what it wrote can be read.
@@ -390,6 +430,12 @@ impl SimDevice {
         }
     }
 
+    /// Whether the disk writes through its cache where it is asked to.
+    fn writes_durably(&self) -> Result<bool, DeviceError> {
+        let mut state = self.shared.state.lock();
+        Ok(self.alive(&mut state)?.0.durable_writes)
+    }
+
     fn issue(
         &self,
         op: SimOp,
@@ -459,7 +505,9 @@ impl SimDevice {
                 }
                 if let (
                     Some(FaultEffect::Misdirected(by)),
-                    Some(Change::Write { offset_bytes, data }),
+                    Some(Change::Write {
+                        offset_bytes, data, ..
+                    }),
                 ) = (other, &mut change)
                 {
                     let last = disk.size_bytes - data.len() as u64;
@@ -572,12 +620,7 @@ impl Operation<'_> {
             Outcome::Change(failure) => {
                 if let Some(change) = disk.in_flight.remove(&self.number) {
                     disk.make_readable(&change);
-                    change.apply(&mut disk.current);
-                    if disk.eager_discards && self.op == SimOp::Discard {
-                        change.apply(&mut disk.durable);
-                    } else {
-                        disk.cached.push(change);
-                    }
+                    disk.take_in(change);
                 }
                 match failure {
                     Some(kind) => Err(io(*kind)),
@@ -663,7 +706,33 @@ impl Device for SimDevice {
     fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
             let length = data.len() as u64;
-            let change = Change::Write { offset_bytes, data };
+            let change = Change::Write {
+                offset_bytes,
+                data,
+                durable: false,
+            };
+            self.perform(SimOp::Write, offset_bytes, length, Some(change))
+                .await
+                .map(drop)
+        })
+    }
+
+    fn write_durable(
+        &self,
+        offset_bytes: u64,
+        data: Bytes,
+    ) -> BoxFuture<'_, Result<(), DeviceError>> {
+        Box::pin(async move {
+            if !self.writes_durably()? {
+                self.write(offset_bytes, data).await?;
+                return self.flush().await;
+            }
+            let length = data.len() as u64;
+            let change = Change::Write {
+                offset_bytes,
+                data,
+                durable: true,
+            };
             self.perform(SimOp::Write, offset_bytes, length, Some(change))
                 .await
                 .map(drop)
@@ -779,8 +848,7 @@ impl SimDisk {
             disk.releases += 1;
             for (number, _) in std::mem::take(&mut disk.left) {
                 if let Some(change) = disk.in_flight.remove(&number) {
-                    change.apply(&mut disk.current);
-                    disk.cached.push(change);
+                    disk.take_in(change);
                 }
             }
         });
@@ -791,6 +859,13 @@ impl SimDisk {
     /// takes them back: as badly as a disk may do it.
     pub fn set_eager_discards(&self, eager: bool) {
         self.with(|disk, _| disk.eager_discards = eager);
+    }
+
+    /// Has the disk write through its cache where a write is to be durable (FUA): such a write is
+    /// one operation, and nothing else is durable by it. A new disk is flushed behind the write,
+    /// with all that it has.
+    pub fn set_durable_writes(&self, durable: bool) {
+        self.with(|disk, _| disk.durable_writes = durable);
     }
 
     /// Unplugs the disk, or plugs it back in; its content stays. Handles work again afterwards.
@@ -894,7 +969,10 @@ impl SimDisk {
 
     /// Completed changes that a power cut may still take.
     pub fn unflushed_count(&self) -> usize {
-        self.with(|disk, _| disk.cached.len())
+        self.with(|disk, _| {
+            let lasts = disk.cached.iter().filter(|change| change.is_durable());
+            disk.cached.len() - lasts.count()
+        })
     }
 
     /// Writes what reads see to a sparse file, for other programs (zdb) to look at.

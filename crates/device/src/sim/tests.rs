@@ -52,6 +52,50 @@ async fn flushed_writes_survive_and_others_may_not() {
     }
 }
 
+/// Goal: a disk that writes through its cache keeps such a write and no other, and an older one to
+/// the same place never comes back over it; one that does not is flushed. Method: power cuts of
+/// all kinds after a plain write, a durable one over a part of it, and a plain one elsewhere.
+#[tokio::test(start_paused = true)]
+async fn a_durable_write_is_durable_alone() {
+    for how in [
+        PowerCut::LoseUnflushed,
+        PowerCut::KeepAll,
+        PowerCut::Shuffle,
+    ] {
+        for (seed, is_flushed) in (0..40).map(|seed| (seed, seed % 4 == 0)) {
+            let sim = SimWorld::new(seed);
+            let disk = sim.add_disk("d", 1 << 20);
+            disk.set_durable_writes(true);
+            let device = open(&sim.world(), "d").await;
+            device.write(0, filled(1, 8192)).await.unwrap();
+            device.write_durable(4096, filled(2, 4096)).await.unwrap();
+            device.write(16384, filled(3, 4096)).await.unwrap();
+            assert_eq!(device.read(0, 4096).await.unwrap(), filled(1, 4096));
+            assert_eq!(device.read(4096, 4096).await.unwrap(), filled(2, 4096));
+            assert_eq!(disk.peek_durable(4096, 4096), filled(2, 4096));
+            assert_eq!((disk.unflushed_count(), disk.counts().flushes), (2, 0));
+            if is_flushed {
+                device.flush().await.unwrap();
+                assert_eq!(disk.unflushed_count(), 0);
+                assert_eq!(disk.peek_durable(0, 4096), filled(1, 4096));
+            }
+            sim.power_cut(how);
+            sim.power_on();
+            assert_eq!(disk.peek(4096, 4096), filled(2, 4096), "{how:?} {seed}");
+            if how == PowerCut::LoseUnflushed {
+                let kept = filled(u8::from(is_flushed), 4096);
+                assert_eq!(disk.peek(0, 4096), kept);
+            }
+        }
+    }
+    let sim = SimWorld::new(1);
+    let disk = sim.add_disk("d", 1 << 20);
+    let device = open(&sim.world(), "d").await;
+    device.write(0, filled(1, 4096)).await.unwrap();
+    device.write_durable(4096, filled(2, 4096)).await.unwrap();
+    assert_eq!((disk.unflushed_count(), disk.counts().flushes), (0, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn over_many_seeds_writes_are_kept_lost_torn_and_reordered() {
     let (mut kept, mut lost, mut torn, mut reordered) = (0, 0, 0, 0);

@@ -2,6 +2,7 @@
 //! set is received, after those that it is the difference to; trees, volumes and guids are compared
 //! with the manifest, and zdb looks at the pool.
 
+use std::io::Cursor;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ pub async fn receive(
     target: &str,
     how: &How,
 ) -> Result<Received, StreamError> {
-    let mut reader = StreamReader::new(bytes);
+    let mut reader = StreamReader::new(Cursor::new(bytes.to_vec()));
     let (begin, list) = loop {
         let Start::Begin(begin, list) = reader.start().await? else {
             return Err(StreamError::CutShort);
@@ -633,6 +634,85 @@ async fn large_embedded_blocks_are_sent_so_that_they_can_be_received() {
             assert!(read.concat() == content, "{options:?}");
             copy.close().await.expect("close");
         }
+    }
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
+}
+
+/// What a stream writes: object, offset, compression and payload.
+async fn writes(bytes: &[u8]) -> Vec<(u64, u64, u8, Bytes)> {
+    let mut reader = StreamReader::new(bytes);
+    let Start::Begin(..) = reader.start().await.expect("a beginning") else {
+        panic!("no beginning");
+    };
+    let mut out = Vec::new();
+    loop {
+        let piece = reader.next().await.expect("a record");
+        match piece.record {
+            Record::Write(write) => out.push((
+                write.object,
+                write.offset_bytes,
+                write.compression,
+                piece.payload,
+            )),
+            Record::End { .. } => return out,
+            _ => {}
+        }
+    }
+}
+
+/// Goal: blocks that come compressed are stored as they came, whatever is compressed with where
+/// they are received: sent from there, they are the same. What is no block there, as it comes in
+/// parts, or in the clear, is stored as the properties say.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_are_stored_as_they_were_sent() {
+    let (world, image) = (World::system(2), Image::new(256));
+    let pool = create(&world, &image, &[("compression", "gzip-9")]).await;
+    let filesystem = open(&world, &pool, "tank").await;
+    let root = filesystem.root();
+    // Half of each block can be compressed, of one file all but nothing.
+    for (name, noise) in [(&b"half"[..], 64 << 10), (b"little", 4 << 10)] {
+        let made = filesystem.create(root, name, 0o644, ROOT).await;
+        let ino = made.expect("created").ino;
+        let mut content = Random(ino).bytes(1 << 20);
+        for block in content.chunks_mut(128 << 10) {
+            block[noise..].fill(b'-');
+        }
+        let written = filesystem.write(ino, 0, content.into(), false, ROOT).await;
+        written.expect("written");
+    }
+    filesystem.close().await.expect("close");
+    pool.sync().await.expect("sync");
+    let taken = pool.dsl().snapshots();
+    taken.take(&["tank@a".into()], &[]).await.expect("taken");
+    let (stored, plain) = (
+        send(&pool, "tank@a", None, &AS_STORED).await,
+        send(&pool, "tank@a", None, &PLAIN).await,
+    );
+    let sent = writes(&stored).await;
+    let gzip = format::Compression::Gzip(9).code();
+    let is_gzip = |write: &&(u64, u64, u8, Bytes)| write.2 == gzip;
+    assert_eq!(sent.iter().filter(is_gzip).count(), 16);
+    for compression in ["off", "lz4", "zstd"] {
+        let change = dataset::PropertyChange::Set(compression.into());
+        let set = [("compression".to_owned(), change)];
+        let properties = pool.dsl().properties();
+        properties.set("tank", &set).await.expect("set");
+        let (as_sent, anew) = (
+            format!("tank/{compression}"),
+            format!("tank/{compression}-anew"),
+        );
+        for (bytes, target) in [(&stored, &as_sent), (&plain, &anew)] {
+            let received = receive(&pool, bytes, target, &How::default()).await;
+            received.unwrap_or_else(|error| panic!("{target}: {error}"));
+        }
+        let again = send(&pool, &format!("{as_sent}@a"), None, &AS_STORED).await;
+        let again = writes(&again).await;
+        assert!(again == sent, "{compression}");
+        let other = send(&pool, &format!("{anew}@a"), None, &AS_STORED).await;
+        assert_eq!(writes(&other).await.iter().filter(is_gzip).count(), 0);
+        let same = send(&pool, &format!("{as_sent}@a"), None, &PLAIN).await;
+        assert!(writes(&same).await == writes(&plain).await, "{compression}");
     }
     pool.export(false).await.expect("export");
     zdb_is_clean(image.path(), "tank");

@@ -102,7 +102,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
         self.bytes_mut()[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }
 
-    fn set_prefix(&mut self, prefix: u64, bits: u16) {
+    pub(super) fn set_prefix(&mut self, prefix: u64, bits: u16) {
         self.bytes_mut()[PREFIX..PREFIX + 8].copy_from_slice(&prefix.to_le_bytes());
         self.put_u16(PREFIX_BITS, bits);
     }
@@ -234,7 +234,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> ZapLeaf<B> {
         Ok(())
     }
 
-    fn put_entry(
+    /// Puts an entry into free chunks, of which there must be enough; a leaf that lacks them is
+    /// damaged.
+    pub(super) fn put_entry(
         &mut self,
         hash: u64,
         cd: u32,

@@ -334,6 +334,8 @@ impl MicroZap {
             ));
         }
         self.next_free = self.capacity() as u16;
+        // Exactly: it stays in memory as it is, with whatever room it has.
+        self.block.reserve_exact(block_bytes - self.block.len());
         self.block.resize(block_bytes, 0);
         if usize::from(self.next_free) == self.capacity() {
             self.next_free = 0;

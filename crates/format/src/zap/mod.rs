@@ -28,10 +28,12 @@
 //! | 12 | flags ([`ZapFlags`]) |
 //! | second half | pointer table, while it fits |
 
+mod fill;
 mod leaf;
 mod leaf_write;
 mod micro;
 
+pub use fill::{ZapFill, fill_fat_zap};
 pub use leaf::{LeafEntry, LeafInsert, ZapLeaf};
 pub use micro::{MicroEntry, MicroInsert, MicroZap};
 

@@ -86,6 +86,10 @@ fn micro_zap_keeps_a_map() {
     assert_eq!(more(&mut zap, b"x"), MicroInsert::Full);
     assert_eq!(more(&mut zap, &[b'x'; 50]), MicroInsert::NeedsFat);
     zap.grow(1024).unwrap();
+    // It grows in small steps, and keeps no room for more of them.
+    let mut third = zap.clone();
+    third.grow(1536).unwrap();
+    assert_eq!(third.into_bytes().capacity(), 1536);
     assert_eq!(more(&mut zap, &[b'x'; 49]), MicroInsert::Inserted);
     assert!(zap.insert(0, b"", 1).is_err());
     assert!(zap.insert(0, b"a\0", 1).is_err());
@@ -383,4 +387,71 @@ proptest! {
             }
         }
     }
+}
+
+/// Goal: a ZAP that is filled at once has every entry where its hash leads, in whole leaves, with
+/// the table in the header and behind the leaves. Method: names by the thousand in blocks of two
+/// sizes, looked up as a reader does.
+#[test]
+fn a_filled_zap_leads_to_every_entry() {
+    for (shift, count, is_embedded) in [(14, 0, true), (14, 9000, true), (9, 3000, false)] {
+        let salt = 0x1234_5679;
+        let hasher = ZapHasher::new(salt, ZapFlags::NONE);
+        let names: Vec<String> = (0..count).map(|number| format!("{number:x}")).collect();
+        let entry = |(value, name): (u64, &'_ String)| (hasher.name(name.as_bytes()), value);
+        let mut hashed: Vec<(u64, u64)> = (0..).zip(&names).map(entry).collect();
+        hashed.sort_unstable();
+        let entries: Vec<ZapFill<'_>> = hashed
+            .iter()
+            .map(|(hash, value)| ZapFill {
+                hash: *hash,
+                name: names[*value as usize].as_bytes(),
+                value: *value,
+            })
+            .collect();
+        let blocks = fill_fat_zap(shift, salt, 0, &entries).unwrap();
+        let header = FatZapHeader::decode(&blocks[0], Endian::Little).unwrap();
+        assert_eq!(header.has_embedded_table(), is_embedded);
+        assert_eq!(header.free_block, blocks.len() as u64);
+        assert_eq!(header.entries, count);
+        let leaves = &blocks[1..=header.leaves as usize];
+        let mut found = 0;
+        for leaf in leaves {
+            let leaf = ZapLeaf::decode(leaf.clone(), Endian::Little, ZapKeyKind::Name).unwrap();
+            found += leaf.len() as u64;
+        }
+        assert_eq!(found, count);
+        let table: Vec<u8> = match is_embedded {
+            true => blocks[0][blocks[0].len() / 2..].to_vec(),
+            false => blocks[header.table.first_block as usize..].concat(),
+        };
+        let table = table.as_chunks::<8>().0;
+        assert_eq!(table.len(), 1 << header.table.shift);
+        for entry in &entries {
+            let index = zap_hash_index(entry.hash, header.table.shift);
+            let block = u64::from_le_bytes(table[index as usize]) as usize;
+            let leaf = ZapLeaf::open(&blocks[block][..], Endian::Little, ZapKeyKind::Name).unwrap();
+            assert!(leaf.owns(entry.hash));
+            let key = ZapKey::Name(entry.name);
+            let there = leaf.lookup(entry.hash, key).unwrap().unwrap();
+            assert_eq!(leaf.value_u64(&there).unwrap(), Some(entry.value));
+        }
+    }
+}
+
+#[test]
+fn a_zap_is_filled_with_sorted_names_only() {
+    fn entry(hash: u64, name: &[u8]) -> ZapFill<'_> {
+        let value = 1;
+        ZapFill { hash, name, value }
+    }
+    let falling = [entry(2 << 40, b"a"), entry(1 << 40, b"b")];
+    assert!(fill_fat_zap(14, 1, 0, &falling).is_err());
+    assert!(fill_fat_zap(14, 1, 0, &[entry(1 << 40, b"")]).is_err());
+    // Two names of one hash are told apart by their numbers.
+    let same = [entry(1 << 40, b"a"), entry(1 << 40, b"b")];
+    let blocks = fill_fat_zap(14, 1, 0, &same).unwrap();
+    let leaf = ZapLeaf::decode(blocks[1].clone(), Endian::Little, ZapKeyKind::Name).unwrap();
+    let numbers: Vec<u32> = leaf.entries().unwrap().iter().map(|one| one.cd).collect();
+    assert_eq!(numbers, [0, 1]);
 }

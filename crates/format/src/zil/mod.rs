@@ -162,36 +162,30 @@ pub fn decode_log_block(block: &[u8], checksum: Checksum) -> Result<(ZilLink, &[
     Ok((link, records))
 }
 
-/// A log block as we write them: link first ([`Checksum::Zilog2`]), magic and the given words where
-/// the checksum goes, records, zeros.
+/// Makes a log block, as we write them, of one whose records are in place behind the first
+/// [`ZilLink::BYTES`]: puts the link there ([`Checksum::Zilog2`]), with magic and the given words
+/// where the checksum goes. `used_bytes` is where the records end; what follows is not looked at.
 ///
 /// # Errors
-/// [`FormatError::DoesNotFit`] when the records do not fit the block.
-pub fn encode_log_block(
+/// [`FormatError::DoesNotFit`] when the block ends before that.
+pub fn link_log_block(
+    block: &mut [u8],
     next: &BlockPointer,
-    records: &[u8],
-    block_bytes: usize,
+    used_bytes: usize,
     checksum: [u64; 4],
-) -> Result<Vec<u8>> {
-    let used = ZilLink::BYTES + records.len();
-    if used > block_bytes {
-        return Err(does_not_fit(
-            CHAIN,
-            "zc_nused",
-            used as u64,
-            "the block's size",
-        ));
+) -> Result<()> {
+    let too_long = || does_not_fit(CHAIN, "zc_nused", used_bytes as u64, "the block's size");
+    if used_bytes > block.len() {
+        return Err(too_long());
     }
     let link = ZilLink {
         next: *next,
-        used_bytes: used as u64,
+        used_bytes: used_bytes as u64,
         eck: Eck::new(checksum),
     };
-    let mut out = Vec::with_capacity(block_bytes);
-    out.extend_from_slice(&link.encode());
-    out.extend_from_slice(records);
-    out.resize(block_bytes, 0);
-    Ok(out)
+    let place = block.first_chunk_mut().ok_or_else(too_long)?;
+    *place = link.encode();
+    Ok(())
 }
 
 /// The records of a log block, one after the other. After an error there are no more.

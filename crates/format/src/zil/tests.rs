@@ -306,8 +306,11 @@ fn log_blocks_of_both_kinds_are_read() {
         records.extend(record(body).encode().unwrap());
     }
     let next = BlockPointer::from_words([9; 16]);
-    let block = encode_log_block(&next, &records, 8192, [1, 2, 3, 4]).unwrap();
-    assert_eq!(block.len(), 8192);
+    let used_bytes = ZilLink::BYTES + records.len();
+    let mut block = vec![0; ZilLink::BYTES];
+    block.extend_from_slice(&records);
+    block.resize(8192, 0);
+    link_log_block(&mut block, &next, used_bytes, [1, 2, 3, 4]).unwrap();
     let (link, found) = decode_log_block(&block, Checksum::Zilog2).unwrap();
     assert_eq!((link.next, link.eck), (next, Eck::new([1, 2, 3, 4])));
     assert_eq!(found, records);
@@ -328,7 +331,10 @@ fn log_blocks_of_both_kinds_are_read() {
     );
     assert_eq!(decode_log_block(&old, Checksum::Zilog).unwrap().1, records);
     assert!(decode_log_block(&block, Checksum::Fletcher4).is_err());
-    assert!(encode_log_block(&next, &records, 512, [0; 4]).is_err());
+    for (length, used_bytes) in [(512, 513), (100, 100)] {
+        let short = &mut vec![0; length];
+        assert!(link_log_block(short, &next, used_bytes, [0; 4]).is_err());
+    }
     let sequence = ZilSequence::from_checksum([1, 2, 3, 4]);
     assert_eq!(sequence.next().checksum(), [1, 2, 3, 5]);
 }

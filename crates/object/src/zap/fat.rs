@@ -53,6 +53,14 @@ impl FoundLeaf {
             prefix_bits: self.leaf.prefix_bits(),
         }
     }
+
+    /// The first hash of the next leaf; `None` after the last one.
+    fn next_hash(&self, hash: u64) -> Option<u64> {
+        let bits = self.leaf.prefix_bits();
+        let low = u64::MAX.checked_shr(bits).unwrap_or(0);
+        // Without a prefix this is the only leaf.
+        (hash | low).checked_add(1)
+    }
 }
 
 /// Where blocks come from: out of memory (no: try again when it was read), or an error.
@@ -69,6 +77,9 @@ impl From<ObjectError> for Miss {
 
 /// Whether two names are equal after normalisation.
 pub(super) type SameName<'a> = dyn Fn(&[u8], &[u8]) -> bool + Send + Sync + 'a;
+
+/// Called with the name and the value of an entry ([`Fat::visit_u64`]).
+pub(super) type Visit<'v> = &'v mut (dyn FnMut(&[u8], Option<u64>) -> Result<()> + Send);
 
 /// What an entry's key may be compared by.
 pub(super) enum Matches<'a> {
@@ -414,7 +425,7 @@ impl Fat<'_> {
         self.set_pointers(tx, &header, first, count, block).await
     }
 
-    async fn write_block(&self, tx: &Tx, block: u64, bytes: Vec<u8>) -> Result<()> {
+    pub(super) async fn write_block(&self, tx: &Tx, block: u64, bytes: Vec<u8>) -> Result<()> {
         let offset = block * self.object.dnode.block_bytes();
         self.object.write(tx, offset, Bytes::from(bytes)).await
     }
@@ -596,13 +607,7 @@ impl Fat<'_> {
             return Ok(out);
         };
         while out.len() < limit {
-            let found = match self.try_find(hash) {
-                Some(found) => found?,
-                None => {
-                    self.read_leaves_ahead(hash);
-                    self.find(hash).await?
-                }
-            };
+            let found = self.find_ahead(hash).await?;
             let leaf = &found.leaf;
             let entries = leaf.entries().of(id)?;
             let first = entries.partition_point(|entry| (entry.hash, entry.cd) < (hash, cd));
@@ -631,18 +636,39 @@ impl Fat<'_> {
                     next: ZapCursor::at(entry.hash, entry.cd.saturating_add(1), bits),
                 });
             }
-            // The first hash of the next leaf.
-            let prefix_bits = leaf.prefix_bits();
-            if prefix_bits == 0 {
-                break;
-            }
-            let low = u64::MAX >> prefix_bits;
-            let Some(next) = (hash | low).checked_add(1) else {
+            let Some(next) = found.next_hash(hash) else {
                 break;
             };
             (hash, cd) = (next, 0);
         }
         Ok(out)
+    }
+
+    /// The leaf of a hash, where those after it will be asked for.
+    async fn find_ahead(&self, hash: u64) -> Result<FoundLeaf> {
+        if let Some(found) = self.try_find(hash) {
+            return found;
+        }
+        self.read_leaves_ahead(hash);
+        self.find(hash).await
+    }
+
+    /// Calls `visit` with the name and the value of each entry, in no order; a value that is not
+    /// one 64-bit integer is `None`. Each leaf is looked at once, and no entry is copied twice.
+    pub(super) async fn visit_u64(&self, visit: Visit<'_>) -> Result<()> {
+        let id = self.object.id();
+        let mut at = Some(0);
+        while let Some(hash) = at {
+            let found = self.find_ahead(hash).await?;
+            for entry in found.leaf.entries().of(id)? {
+                let format::ZapKeyBuf::Name(name) = found.leaf.key(&entry).of(id)? else {
+                    return Err(damaged(id, "zap_leaf_phys_t", "a key is not a name"));
+                };
+                visit(&name, found.leaf.value_u64(&entry).of(id)?)?;
+            }
+            at = found.next_hash(hash);
+        }
+        Ok(())
     }
 
     /// log2 of a fat ZAP's default block size.

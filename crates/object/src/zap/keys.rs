@@ -5,7 +5,7 @@ use zio::Tx;
 
 use super::fat::Matches;
 use super::{Form, Zap, ZapValue};
-use crate::error::{ObjectError, Result};
+use crate::error::{ObjectError, Result, damaged};
 
 /// The hexadecimal digits of a number, as the name of an entry.
 struct Digits {
@@ -64,6 +64,33 @@ impl Zap {
     /// As [`Self::remove`].
     pub async fn remove_int(&self, tx: &Tx, key: u64) -> Result<()> {
         self.remove(tx, Digits::of(key)).await
+    }
+
+    /// All entries of a ZAP whose keys are hexadecimal digits and whose values are one 64-bit
+    /// integer each: key and value, in no order.
+    ///
+    /// # Errors
+    /// As [`Self::entries`]; where an entry is of another kind.
+    pub async fn all_ints(&self) -> Result<Vec<(u64, u64)>> {
+        let mut out = Vec::new();
+        let mut add = |name: &[u8], value: Option<u64>| {
+            let key = std::str::from_utf8(name).ok();
+            let key = key.and_then(|text| u64::from_str_radix(text, 16).ok());
+            let (Some(key), Some(value)) = (key, value) else {
+                let name = String::from_utf8_lossy(name);
+                let detail = format!("'{name}' is not a number with a number as its value");
+                return Err(damaged(self.id(), "zap entry", detail));
+            };
+            out.push((key, value));
+            Ok(())
+        };
+        match &*self.read().await? {
+            Form::Micro(micro) => micro
+                .iter()
+                .try_for_each(|entry| add(entry.name, Some(entry.value)))?,
+            _ => self.fat().visit_u64(&mut add).await?,
+        }
+        Ok(out)
     }
 
     /// Hash of a key of words, in a ZAP that has such keys.

@@ -14,6 +14,7 @@
 //! for other names give the filesystem's function ([`Zap::with_normalizer`]).
 
 mod fat;
+mod filled;
 mod keys;
 mod shared;
 mod value;
@@ -107,6 +108,15 @@ impl std::fmt::Debug for Zap {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Zap({:?})", self.object)
     }
+}
+
+/// Lets go of what is kept in memory of a ZAP beside its blocks; whoever asks for an entry next
+/// reads that anew. What is dirty is in its block, and stays.
+pub async fn forget_zap_content(zap: &Zap) {
+    let mut form = zap.shared.form.write().await;
+    *form = Form::Unknown;
+    // With the lock: what is read anew is charged under it.
+    zap.shared.holds_nothing();
 }
 
 impl Zap {

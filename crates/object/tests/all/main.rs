@@ -6,6 +6,7 @@ mod charge;
 mod common;
 mod golden;
 mod model;
+mod packed;
 mod structures;
 mod traverse;
 mod zap;

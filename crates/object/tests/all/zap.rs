@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::common::{Bed, Dice, id};
+use crate::common::{Bed, Dice, all_objects, id};
 use format::{ObjectType, ObjsetKind};
 use object::{
-    NORMALIZE_UPPERCASE, NewObject, ObjectSet, ObjsetOptions, Zap, ZapCursor, ZapOptions, ZapValue,
+    NORMALIZE_UPPERCASE, NewObject, ObjectError, ObjectSet, ObjsetOptions, Zap, ZapCursor,
+    ZapOptions, ZapValue, forget_zap_content,
 };
 
 async fn bed() -> Bed {
@@ -57,6 +58,43 @@ fn value(dice: &mut Dice, only_words: bool) -> ZapValue {
         integer_bytes,
         data: dice.bytes(count * usize::from(integer_bytes)).into(),
     }
+}
+
+/// Goal: within a txg a leaf is changed where it is: an entry more, another value or an entry less
+/// copies no block. Method: where the leaf's bytes are in memory, while nobody else has them.
+#[tokio::test]
+async fn leaves_are_changed_in_place() {
+    const BLOCK_SHIFT: u8 = 15;
+    let bed = bed().await;
+    let tx = bed.tx().await;
+    let options = ZapOptions {
+        flags: Zap::FLAG_HASH64 | Zap::FLAG_UINT64_KEY,
+        block_shift: BLOCK_SHIFT,
+        ..ZapOptions::new(ObjectType::ZAP_OTHER)
+    };
+    let zap = Zap::create(&bed.set, &tx, options).await.expect("creates");
+    let object = bed.set.hold(zap.id()).await.expect("there");
+    let place = async || {
+        let read = object.read_bytes(1 << BLOCK_SHIFT, 1 << BLOCK_SHIFT);
+        read.await.expect("reads").as_ptr()
+    };
+    let mut places = Vec::new();
+    for number in 0..40 {
+        let key = [number, 7];
+        let value = ZapValue::from_u64s(&[number, number]);
+        zap.update_u64_key(&tx, &key, value).await.expect("adds");
+        places.push(place().await as usize);
+        let value = ZapValue::from_u64s(&[number]);
+        zap.update_u64_key(&tx, &key, value).await.expect("updates");
+        places.push(place().await as usize);
+        if number.is_multiple_of(3) {
+            zap.remove_u64_key(&tx, &key).await.expect("removes");
+            places.push(place().await as usize);
+        }
+    }
+    assert_eq!(zap.count().await.expect("counts"), 40 - 14);
+    places.dedup();
+    assert_eq!(places.len(), 1, "the leaf was copied");
 }
 
 /// Goal: a ZAP is a map, in its micro form, through the upgrade, and with leaves that split;
@@ -111,6 +149,121 @@ async fn a_zap_is_a_map() {
         }
         bed.check().await;
     }
+}
+
+/// Goal: what is in memory of a ZAP beside its blocks can be let go of at any time, and is charged
+/// no more then; nothing that was changed is lost. Method: a small ZAP and one that has become fat,
+/// dirty and on disk.
+#[tokio::test]
+async fn the_content_of_a_zap_can_be_forgotten() {
+    let bed = bed().await;
+    let charge = bed.pipeline.cache().charge();
+    let tx = bed.tx().await;
+    let options = ZapOptions::new(ObjectType::ZAP_OTHER);
+    let zap = Zap::create(&bed.set, &tx, options).await.expect("creates");
+    let mut model = BTreeMap::new();
+    for (count, is_fat) in [(100, false), (5000, true)] {
+        for number in model.len() as u64..count {
+            let name = format!("name {number}");
+            zap.add_u64(&tx, &name, number).await.expect("adds");
+            model.insert(name.into_bytes(), ZapValue::from_u64(number));
+        }
+        let before = charge.used_bytes();
+        forget_zap_content(&zap).await;
+        // Its block has 64 bytes for each name.
+        let given_back = before.saturating_sub(charge.used_bytes());
+        assert_eq!(given_back >= 6400, !is_fat, "{given_back}");
+        assert_eq!(zap.is_fat().await.expect("known"), is_fat);
+        check(&zap, &model).await;
+    }
+    forget_zap_content(&zap).await;
+    zap.update(&tx, "name 7", ZapValue::from_u64(77))
+        .await
+        .expect("updates");
+    model.insert(b"name 7".to_vec(), ZapValue::from_u64(77));
+    drop(tx);
+    let (_set, again) = reopened(&bed, zap.id().get()).await;
+    check(&again, &model).await;
+    forget_zap_content(&again).await;
+    check(&again, &model).await;
+    bed.check().await;
+}
+
+/// Goal: a ZAP that is made with all its entries is the same map as one to which they were added,
+/// here and read back, and can be changed afterwards; each block of it is written once, and the
+/// fullest micro ZAP is one block. Method: as many entries as make it micro, just so, and fat.
+#[tokio::test]
+async fn a_zap_is_filled_at_once() {
+    let bed = bed().await;
+    for (count, blocks) in [(0, 1), (7, 1), (8, 1), (2047, 1), (2048, 17), (9000, 65)] {
+        let entries: Vec<(String, u64)> = (0..count)
+            .map(|number: u64| (format!("{:x}", number * 77), number))
+            .collect();
+        let mut model: BTreeMap<Vec<u8>, ZapValue> = entries
+            .iter()
+            .map(|(name, value)| (name.clone().into_bytes(), ZapValue::from_u64(*value)))
+            .collect();
+        let tx = bed.tx().await;
+        let options = ZapOptions::new(ObjectType::DEADLIST);
+        let zap = Zap::create_filled(&bed.set, &tx, options, &entries)
+            .await
+            .expect("is made");
+        drop(tx);
+        check(&zap, &model).await;
+        assert_eq!(zap.is_fat().await.expect("known"), count > 2047);
+        let (_set, again) = reopened(&bed, zap.id().get()).await;
+        check(&again, &model).await;
+        // Leaves are split where they are full: about as many as there are pointers of one length.
+        let written = again.object().info().max_block_id + 1;
+        assert!(
+            written <= blocks + blocks / 4,
+            "{written} blocks for {count}"
+        );
+        let mut ints = again.all_ints().await.expect("lists");
+        ints.sort_unstable();
+        assert!(
+            ints.iter()
+                .copied()
+                .eq((0..count).map(|number| (number * 77, number)))
+        );
+        for number in (0..count + 300).step_by(3) {
+            let tx = bed.tx().await;
+            let name = format!("{:x}", number * 77);
+            if model.remove(name.as_bytes()).is_some() {
+                zap.remove(&tx, &name).await.expect("is removed");
+            } else {
+                zap.add_u64(&tx, &name, 5).await.expect("is added");
+                model.insert(name.into_bytes(), ZapValue::from_u64(5));
+            }
+        }
+        let (_set, again) = reopened(&bed, zap.id().get()).await;
+        check(&again, &model).await;
+    }
+    bed.check().await;
+}
+
+/// What cannot be a ZAP is refused before there is an object.
+#[tokio::test]
+async fn a_zap_is_filled_with_different_names() {
+    let bed = bed().await;
+    let tx = bed.tx().await;
+    let twice = [
+        ("a".to_owned(), 1),
+        ("b".to_owned(), 2),
+        ("a".to_owned(), 3),
+    ];
+    let options = ZapOptions::new(ObjectType::DEADLIST);
+    let refused = Zap::create_filled(&bed.set, &tx, options.clone(), &twice).await;
+    assert!(matches!(refused, Err(ObjectError::Misuse { .. })));
+    let flagged = ZapOptions {
+        flags: Zap::FLAG_HASH64,
+        ..options
+    };
+    let refused = Zap::create_filled(&bed.set, &tx, flagged, &twice[..2]).await;
+    assert!(matches!(refused, Err(ObjectError::Misuse { .. })));
+    drop(tx);
+    bed.sync().await;
+    assert!(all_objects(&bed.set).await.is_empty());
 }
 
 /// Goal: a directory of 200,000 names works and stays quick; the pointer table leaves the header

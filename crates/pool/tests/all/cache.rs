@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use device::World;
+use dataset::DirtyEstimate;
+use device::{MemoryUser, MemoryUses, World};
+use format::ObjectType;
+use object::NewObject;
 use pool::{CreateSpec, ImportSpec, Pool, VdevLayout};
 use zio::{BlockKind, SharedCache};
 
@@ -71,4 +74,49 @@ async fn pools_have_a_cache_together_and_leave_it_when_they_are_exported() {
     assert_eq!(stats.of(BlockKind::Data).blocks, 0);
     again.export(false).await.expect("export");
     two.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_pool_has_beside_the_cache_is_told_by_who_has_it() {
+    const BLOCK_BYTES: u64 = 128 << 10;
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 128);
+    let create = spec("tank", vec![normal(VdevLayout::Leaf(leaves[0].clone()))]);
+    let pool = Pool::create(&world, create).await.expect("create");
+    let told = || {
+        let mut uses = MemoryUses::default();
+        pool::add_memory(&pool, &mut uses);
+        uses
+    };
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    // The transaction group stays open, so what is written stays dirty.
+    let estimate = DirtyEstimate::write(BLOCK_BYTES);
+    let tx = dataset.assign(estimate).await.expect("assign");
+    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(BLOCK_BYTES as u32);
+    let object = dataset.objset().allocate(&tx, new).await.expect("object");
+    let data = content(1, 0, BLOCK_BYTES as usize);
+    object.write(&tx, 0, data).await.expect("write");
+    let uses = told();
+    assert!(uses.of(MemoryUser::Dirty) >= BLOCK_BYTES);
+    let dirty = uses.iter().find(|(user, _)| *user == MemoryUser::Dirty);
+    let bound_bytes = dirty.and_then(|(_, has)| has.bound_bytes);
+    assert!(bound_bytes.is_some_and(|bound_bytes| bound_bytes > BLOCK_BYTES));
+    assert!(uses.of(MemoryUser::FreeSpace) > 0);
+    assert_eq!(uses.of(MemoryUser::ScanQueues), 0);
+    assert_eq!(uses.of(MemoryUser::DedupChanges), 0);
+    assert_eq!(uses.beside_cache_bytes(), uses.total_bytes());
+    drop(tx);
+    pool.sync().await.expect("sync");
+    let before = uses.of(MemoryUser::Datasets);
+    for number in 0..20 {
+        let name = [format!("tank@{number}")];
+        let taken = pool.dsl().snapshots().take(&name, &[]).await;
+        taken.expect("a snapshot");
+    }
+    // Each is known, and none of them keeps a list of dead blocks.
+    let each = (told().of(MemoryUser::Datasets) - before) / 20;
+    assert!((200..4000).contains(&each), "{each} bytes a snapshot");
+    drop((object, dataset));
+    pool.export(false).await.expect("export");
 }

@@ -321,6 +321,14 @@ impl Scan {
             .store(blocks.max(1), Ordering::Relaxed);
     }
 
+    /// Bytes that the blocks take in memory, roughly, that wait to be read.
+    pub fn memory_bytes(&self) -> u64 {
+        let blocks = self.blocks.read().clone();
+        blocks.map_or(0, |blocks| {
+            blocks.queue.memory_bytes() + blocks.again.memory_bytes()
+        })
+    }
+
     /// Up to which txg the last scrub came that was finished.
     pub fn last_scrubbed_txg(&self) -> Txg {
         self.state.lock().last_scrubbed_txg

@@ -37,6 +37,12 @@ impl Queue {
         self.length.load(Ordering::Acquire)
     }
 
+    /// Bytes that it takes in memory, roughly: a block, its key, and a part of the tree's nodes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        const TREE_BYTES: usize = 64;
+        (self.len() * (size_of::<Found>() + TREE_BYTES)) as u64
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }

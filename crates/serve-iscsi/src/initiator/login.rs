@@ -1,6 +1,6 @@
 //! Logging in, with CHAP or without, and asking what targets there are.
 
-use super::{DATA_BYTES_MAX, Initiator, InitiatorError, Result};
+use super::{DATA_BYTES_MAX, Initiator, InitiatorError, Result, TALK, within};
 use crate::login::{Algorithm, CHAP_BYTES_MAX, ChapCredentials};
 use crate::pdu::{Header, TAG_NONE, flag, target_opcode};
 use crate::text;
@@ -10,9 +10,11 @@ use tokio::net::TcpStream;
 /// Answers to one login at most.
 const ANSWERS_MAX: usize = 16;
 /// Longest text of a login, or of a discovery, in bytes.
-const TEXT_BYTES_MAX: usize = 4 << 20;
+const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Most keys in a discovery's text.
-const KEYS_MAX: usize = 1 << 16;
+const KEYS_MAX: usize = 1 << 14;
+/// Longest address of a portal, in bytes: a name of DNS in full, a port.
+const ADDRESS_BYTES_MAX: usize = 255 + 6;
 /// Stages (RFC 7143 section 11.12.3).
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
@@ -67,8 +69,12 @@ impl Initiator {
     /// Asks at a portal what targets there are (`SendTargets=All`, RFC 7143 appendix C).
     ///
     /// # Errors
-    /// As all of it.
+    /// As all of it; [`InitiatorError::Strange`] where something is named as no target can be.
     pub async fn discover(socket: TcpStream, who: &Identity) -> Result<Vec<FoundTarget>> {
+        within(TALK, Self::discover_all(socket, who)).await
+    }
+
+    async fn discover_all(socket: TcpStream, who: &Identity) -> Result<Vec<FoundTarget>> {
         let mut session = Self::new(socket);
         session.establish(who, None).await?;
         let mut found = Vec::new();
@@ -106,7 +112,7 @@ impl Initiator {
     /// As all of it.
     pub async fn log_in(socket: TcpStream, iqn: &str, who: &Identity) -> Result<Self> {
         let mut session = Self::new(socket);
-        session.establish(who, Some(iqn)).await?;
+        within(TALK, session.establish(who, Some(iqn))).await?;
         Ok(session)
     }
 
@@ -192,7 +198,9 @@ impl Initiator {
                 let said = pairs(&text)?;
                 let elsewhere = said.into_iter().find(|(key, _)| key == "TargetAddress");
                 return Err(match elsewhere {
-                    Some((_, address)) if status >> 8 == 1 => InitiatorError::Moved(address),
+                    Some((_, address)) if status >> 8 == 1 => {
+                        InitiatorError::Moved(moved_to(&address))
+                    }
                     _ => InitiatorError::Refused(status),
                 });
             }
@@ -260,21 +268,49 @@ fn prove(
     }
 }
 
-/// The targets in a discovery's answer: each `TargetName` with the addresses behind it.
+/// Whether a target may be called so: it is shown, and copied. Letters, digits and `.-:` (RFC 7143
+/// section 4.2.7.1), and the `_` that some have.
+fn is_name(name: &str) -> bool {
+    let is_fine = |c: char| c.is_alphanumeric() || ".-:_".contains(c);
+    (1..=text::ISCSI_NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(is_fine)
+}
+
+/// Whether a portal may be there: an address or name, and a port.
+fn is_address(address: &str) -> bool {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || ".-:_[]%".contains(c);
+    (1..=ADDRESS_BYTES_MAX).contains(&address.len()) && address.chars().all(is_fine)
+}
+
+/// Where a target sends its initiators, in words that can be shown.
+pub(super) fn moved_to(address: &str) -> String {
+    let address = address.split(',').next().unwrap_or_default();
+    match is_address(address) {
+        true => address.to_owned(),
+        false => "what is no address".to_owned(),
+    }
+}
+
+/// The targets in a discovery's answer: each `TargetName` with the addresses behind it. What can
+/// be no address is left out.
 pub(super) fn targets_of(said: &[u8]) -> Result<Vec<FoundTarget>> {
     let mut targets: Vec<FoundTarget> = Vec::new();
     for (key, value) in pairs(said)? {
         match (key.as_str(), targets.last_mut()) {
+            ("TargetName", _) if !is_name(&value) => {
+                return Err(InitiatorError::Strange("it names what no target is called"));
+            }
             ("TargetName", _) => targets.push(FoundTarget {
                 iqn: value,
                 portals: Vec::new(),
             }),
             ("TargetAddress", Some(target)) => {
                 let (address, group) = value.rsplit_once(',').unwrap_or((&value, "1"));
-                target.portals.push(FoundPortal {
-                    address: address.to_owned(),
-                    group: group.parse().unwrap_or(1),
-                });
+                if is_address(address) {
+                    target.portals.push(FoundPortal {
+                        address: address.to_owned(),
+                        group: group.parse().unwrap_or(1),
+                    });
+                }
             }
             _ => {}
         }

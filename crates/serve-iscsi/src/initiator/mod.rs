@@ -4,7 +4,9 @@
 //! target says anything that it does not expect.
 //!
 //! Nothing that a target sends panics or sizes memory unchecked: data segments are as long as was
-//! said that they may be, and answers as long as the limits here.
+//! said that they may be, and answers as long as the limits here. No talk goes on for ever,
+//! whatever comes meanwhile. What a target says of itself is shown to people, who copy it: names,
+//! addresses and words have the letters that such have, and no more of them.
 
 mod login;
 mod reads;
@@ -28,6 +30,8 @@ pub(crate) const DATA_BYTES_MAX: usize = 256 << 10;
 const INPUT_BYTES: usize = 256 << 10;
 /// A target that says nothing for so long is given up. Large segments that a path loses look so.
 pub(crate) const SILENCE: Duration = Duration::from_secs(8);
+/// A talk that has no end after so long is given up, though the target says something.
+pub(crate) const TALK: Duration = Duration::from_secs(30);
 /// Data of a ping that every target takes (the default of `MaxRecvDataSegmentLength`, RFC 7143
 /// section 13.12).
 const PING_BYTES_MAX: usize = 8192;
@@ -42,6 +46,9 @@ pub enum InitiatorError {
     /// Nothing came.
     #[error("the target says nothing for {} seconds", SILENCE.as_secs())]
     Silent,
+    /// Something came again and again, but not the end.
+    #[error("the target comes to no end in {} seconds", .0.as_secs())]
+    Endless(Duration),
     /// The login was refused, with this status class and detail (RFC 7143 section 11.13.5).
     #[error("the target refuses the login: {}", login::meaning(.0))]
     Refused(u16),
@@ -73,6 +80,12 @@ pub(crate) fn decode_for_fuzzing(data: &[u8]) {
 }
 
 pub(crate) type Result<T> = std::result::Result<T, InitiatorError>;
+
+/// What a talk gives, if it ends in time.
+async fn within<T>(time: Duration, talk: impl Future<Output = Result<T>>) -> Result<T> {
+    let ended = tokio::time::timeout(time, talk).await;
+    ended.unwrap_or(Err(InitiatorError::Endless(time)))
+}
 
 /// A connection to a target, alone in its session.
 #[derive(Debug)]
@@ -210,6 +223,10 @@ impl Initiator {
     /// # Errors
     /// As all of it; [`InitiatorError::Strange`] where the data does not come back as it was.
     pub async fn ping(&mut self, length_bytes: usize) -> Result<Duration> {
+        within(TALK, self.ping_once(length_bytes)).await
+    }
+
+    async fn ping_once(&mut self, length_bytes: usize) -> Result<Duration> {
         let tag = self.next_tag();
         let mut header = Header::new(0x40);
         header.set_initiator_task_tag(tag);
@@ -238,6 +255,6 @@ impl Initiator {
         let tag = self.next_tag();
         header.set_initiator_task_tag(tag);
         self.request(header, Bytes::new()).await?;
-        self.answer().await.map(|_| ())
+        within(TALK, self.answer()).await.map(|_| ())
     }
 }

@@ -1,6 +1,6 @@
 //! Commands that read: what a unit is, and how fast it answers by a path.
 
-use super::{DATA_BYTES_MAX, Initiator, InitiatorError, Result};
+use super::{DATA_BYTES_MAX, Initiator, InitiatorError, Result, TALK, within};
 use crate::pdu::{Header, flag, serial_less, target_opcode};
 use crate::scsi::{encode_lun, op, status};
 use bytes::Bytes;
@@ -20,15 +20,17 @@ const ATTENTIONS_MAX: usize = 8;
 const ANSWER_BYTES: u32 = 255;
 /// Sense key UNIT ATTENTION (SPC-4).
 const UNIT_ATTENTION: u8 = 0x06;
-/// Designator type NAA (SPC-4 section 7.8.6).
+/// Designator type NAA (SPC-4 section 7.8.6), and the lengths that it has, in bytes.
 const NAA: u8 = 3;
+const NAA_LENGTHS: [u8; 2] = [8, 16];
 
 /// What a unit says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnitFacts {
-    /// Vendor and product (INQUIRY), without blanks at their ends.
+    /// Vendor (INQUIRY), without blanks at its ends; what is no visible character of ASCII, which
+    /// is all that there may be (SPC-4 section 4.3.1), is `?`.
     pub vendor: String,
-    /// Product.
+    /// Product, likewise.
     pub product: String,
     /// Its name as `naa.600…`, in hexadecimal; empty without one.
     pub naa: String,
@@ -69,16 +71,17 @@ impl Initiator {
     /// # Errors
     /// As all of it; [`InitiatorError::Command`] where there is no such unit, or it cannot be read.
     pub async fn unit(&mut self, lun: u16) -> Result<UnitFacts> {
+        within(TALK, self.facts(lun)).await
+    }
+
+    async fn facts(&mut self, lun: u16) -> Result<UnitFacts> {
         let inquiry = |page: Option<u8>| {
             let page_bit = u8::from(page.is_some());
             let length = ANSWER_BYTES as u8;
             [op::INQUIRY, page_bit, page.unwrap_or(0), 0, length, 0]
         };
         let standard = self.ask(lun, &inquiry(None)).await?;
-        let text = |range: std::ops::Range<usize>| {
-            let bytes = standard.get(range).unwrap_or_default();
-            String::from_utf8_lossy(bytes).trim().to_owned()
-        };
+        let text = |range: std::ops::Range<usize>| words(standard.get(range).unwrap_or_default());
         // Peripheral qualifier and type: a disk that is there.
         if standard.first().is_none_or(|first| *first != 0) {
             return Err(InitiatorError::Strange("the unit is no disk"));
@@ -162,6 +165,10 @@ impl Initiator {
     /// # Errors
     /// As all of it.
     pub async fn read_for(&mut self, lun: u16, unit: &UnitFacts, time: Duration) -> Result<Rate> {
+        within(time + TALK, self.reads_for(lun, unit, time)).await
+    }
+
+    async fn reads_for(&mut self, lun: u16, unit: &UnitFacts, time: Duration) -> Result<Rate> {
         let block = u64::from(unit.block_bytes);
         let piece_blocks = (u64::from(PIECE_BYTES) / block).min(unit.blocks);
         let pieces = (REGION_BYTES.min(unit.blocks.saturating_mul(block))
@@ -251,13 +258,24 @@ fn ended(header: &Header, data: &[u8]) -> Result<Option<Ended>> {
     }
 }
 
+/// A field of ASCII as it can be shown. Some fill it up with NUL instead of blanks.
+pub(super) fn words(field: &[u8]) -> String {
+    let shown = |byte: &u8| match byte {
+        0 => ' ',
+        b' '..=b'~' => char::from(*byte),
+        _ => '?',
+    };
+    let text: String = field.iter().map(shown).collect();
+    text.trim().to_owned()
+}
+
 /// The unit's own NAA designator in page 83h (SPC-4 section 7.8.6).
 pub(super) fn naa_of(page: &[u8]) -> Option<String> {
     let mut rest = page.get(4..)?;
     while let [_, kind, _, length, more @ ..] = rest {
         let value = more.get(..usize::from(*length))?;
         // Association (bits 4 and 5): of the unit.
-        if kind & 0x0f == NAA && kind & 0x30 == 0 {
+        if kind & 0x0f == NAA && kind & 0x30 == 0 && NAA_LENGTHS.contains(length) {
             let digits = value.iter().map(|byte| format!("{byte:02x}"));
             return Some(format!("naa.{}", digits.collect::<String>()));
         }

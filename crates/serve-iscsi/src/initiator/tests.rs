@@ -2,8 +2,8 @@
 //! secrets and without, and does not follow a target that says too much.
 //! Method: a server on a port of the loopback; bytes that no server of ours sends.
 
-use super::login::targets_of;
-use super::reads::naa_of;
+use super::login::{moved_to, targets_of};
+use super::reads::{naa_of, words};
 use super::*;
 use crate::{
     Authentication, ChapCredentials, LunIdentity, MemoryUnit, Server, Target, TargetOptions,
@@ -123,10 +123,71 @@ fn answers_that_make_no_sense_are_not_followed() {
     assert!(targets_of(b"TargetName\0").is_err());
 
     let page = [
-        0, 0x83, 0, 16, 1, 0x13, 0, 2, 9, 9, 1, 3, 0, 4, 0x60, 1, 2, 3,
+        0, 0x83, 0, 18, 1, 0x13, 0, 2, 9, 9, 1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7,
     ];
-    assert_eq!(naa_of(&page).as_deref(), Some("naa.60010203"));
+    assert_eq!(naa_of(&page).as_deref(), Some("naa.5001020304050607"));
     for end in 0..page.len() {
         assert_eq!(naa_of(&page[..end]), None, "{end}");
     }
+}
+
+/// Goal: what a target says of itself is nothing but names and words where people see and copy it.
+/// Method: lines, escapes of terminals, quotes, and more than there may be of a name.
+#[test]
+fn words_of_a_hostile_target_are_only_words() {
+    for name in [
+        "iqn.2025-01.test:t\n# rm -rf /",
+        "iqn.2025-01.test:\u{1b}[2Jt",
+        "iqn.2025-01.test:\u{202e}t",
+        "a b",
+        "a\"",
+        "$(id)",
+        "",
+        &"x".repeat(224),
+    ] {
+        let text = format!("TargetName={name}\0");
+        assert!(targets_of(text.as_bytes()).is_err(), "{name:?}");
+    }
+    let long = "x".repeat(300);
+    let text = format!(
+        "TargetName=iqn.2025-01.test:ü_1\0TargetAddress=host\nls,1\0TargetAddress={long},1\0\
+         TargetAddress=$(id),1\0TargetAddress=[fe80::1%eth0]:3260,1\0"
+    );
+    let found = targets_of(text.as_bytes()).expect("a target");
+    let portals: Vec<&str> = found[0]
+        .portals
+        .iter()
+        .map(|portal| portal.address.as_str())
+        .collect();
+    assert_eq!(portals, ["[fe80::1%eth0]:3260"]);
+    assert_eq!(moved_to("10.0.0.1:3260,1"), "10.0.0.1:3260");
+    assert_eq!(moved_to("\u{1b}[2J"), "what is no address");
+    assert_eq!(words(b" A\n\x1b\xc3\xbc\0  "), "A????");
+    let mut page = [0; 8 + 200];
+    (page[4], page[5], page[7]) = (1, 3, 200);
+    assert_eq!(naa_of(&page), None, "a name is not so long");
+}
+
+/// Goal: a target that always says something, and never the end, is given up. Method: pings of its
+/// own in place of an answer, at times that are not waited for.
+#[tokio::test(start_paused = true)]
+async fn a_target_that_comes_to_no_end_is_given_up() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    let target = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.expect("a connection");
+        let mut ping = Header::new(target_opcode::NOP_IN);
+        ping.set_initiator_task_tag(TAG_NONE);
+        ping.set_target_tag(TAG_NONE);
+        while socket.write_all(&ping.0).await.is_ok() {
+            tokio::time::sleep(SILENCE / 4).await;
+        }
+    });
+    let found = Initiator::discover(socket(address).await, &who(None)).await;
+    assert!(
+        matches!(found, Err(InitiatorError::Endless(_))),
+        "{found:?}"
+    );
+    target.abort();
 }

@@ -14,6 +14,18 @@ pub(crate) struct Framing {
     pub(crate) data_bytes_max: usize,
 }
 
+impl Framing {
+    /// Where the data segment of a PDU with this header begins, in bytes.
+    pub(crate) fn data_at(&self, header: &Header) -> usize {
+        let digest_bytes = if self.has_header_digest {
+            DIGEST_BYTES
+        } else {
+            0
+        };
+        BHS_BYTES + header.ahs_bytes() + digest_bytes
+    }
+}
+
 /// One PDU as it came.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
@@ -56,13 +68,7 @@ pub(crate) fn next_frame(
     };
     let header = Header(*head);
     let data_bytes = header.data_bytes();
-    let ahs_bytes = header.ahs_bytes();
-    let header_digest_bytes = if framing.has_header_digest {
-        DIGEST_BYTES
-    } else {
-        0
-    };
-    let headers_bytes = BHS_BYTES + ahs_bytes;
+    let headers_bytes = BHS_BYTES + header.ahs_bytes();
     if framing.has_header_digest {
         // Lengths are not to be believed before the digest has been seen.
         let needed = headers_bytes + DIGEST_BYTES;
@@ -83,7 +89,7 @@ pub(crate) fn next_frame(
         });
     }
     let has_data_digest = framing.has_data_digest && data_bytes > 0;
-    let data_at = headers_bytes + header_digest_bytes;
+    let data_at = framing.data_at(&header);
     let data_digest_at = data_at + padded(data_bytes);
     let total = data_digest_at + if has_data_digest { DIGEST_BYTES } else { 0 };
     if input.len() < total {

@@ -2,8 +2,13 @@
 //! is handed to that session's task.
 //!
 //! All of a session happens in its task: it reads as much as there is, takes every request that
-//! is whole, runs commands (those that must wait, many at a time), and writes all answers that
-//! have gathered with one vectored write. A read that is answered from memory never leaves it.
+//! is whole, runs commands (those that must wait, many at a time), and writes answers that have
+//! gathered with one vectored write: all of them when no request is left, some before that, so that
+//! the initiator works at these while others are made. A read that is answered from memory never
+//! leaves it. After some rounds of that other tasks have their turn.
+//!
+//! A long data segment is received where it stays until it is on disk: at the beginning of a page,
+//! so that devices take it from there ([`net::place`]).
 //!
 //! When a connection is lost, commands that run are waited for, and only then is the session
 //! given up: a new session of the same initiator, which waits for that, cannot be overtaken by
@@ -14,7 +19,7 @@ use crate::login::{
     Established, LOGIN_DATA_BYTES_MAX, Login, LoginStatus, Parameters, RECEIVE_DATA_BYTES_MAX,
     SessionKind, Step,
 };
-use crate::pdu::{Frame, FrameError, Framing, Header, OutQueue, next_frame};
+use crate::pdu::{BHS_BYTES, Frame, FrameError, Framing, Header, OutQueue, next_frame};
 use crate::scsi::{Done, InitiatorPort};
 use crate::session::{
     Action, LineId, OUTPUT_FREE_BYTES, ProtocolError, Session, TaskId, Ticket, base_bytes,
@@ -23,6 +28,7 @@ use crate::target::{Control, Registration};
 use bytes::BytesMut;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
+use net::Turn;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -54,6 +60,13 @@ const PINGS_MAX: u32 = 2;
 const STALLED_INTERVALS_MAX: u32 = 4;
 /// Room made for input, in bytes.
 const INPUT_BYTES: usize = 64 * 1024;
+/// Room made for input behind a long data segment: the next header, to find the place of the next
+/// one.
+const INPUT_BYTES_MIN: usize = 4096;
+/// Answers that have so many bytes are sent while there are more requests to be taken.
+const TOGETHER_BYTES_MAX: usize = 32 * 1024;
+/// So often in a row does a session go on with what it has to do before others have their turn.
+const TURN_ROUNDS: u32 = 16;
 /// Most pieces of one vectored write (Linux takes 1024).
 const SLICES_MAX: usize = 128;
 
@@ -341,6 +354,8 @@ struct Wire {
     awaited: [Option<u64>; 2],
     /// Intervals in a row in which some of it did not change.
     stalled_intervals: u32,
+    /// The last request had a long data segment, and so may the next one.
+    has_long_data: bool,
     _place: Place,
 }
 
@@ -358,6 +373,7 @@ impl Wire {
             silent_intervals: 0,
             awaited: [None; 2],
             stalled_intervals: 0,
+            has_long_data: false,
             _place: place,
         }
     }
@@ -430,16 +446,36 @@ impl Wire {
     /// The next request that is here in full.
     fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         match next_frame(&mut self.connection.input, self.framing)? {
-            Ok(frame) => Ok(Some(frame)),
+            Ok(frame) => {
+                self.has_long_data = frame.data.len() >= net::PLACED_BYTES_MIN;
+                Ok(Some(frame))
+            }
             Err(needed) => {
-                let input = &mut self.connection.input;
-                let free = input.capacity() - input.len();
-                let missing = needed - input.len();
-                if free < missing || free < INPUT_BYTES / 4 {
-                    input.reserve(missing.max(INPUT_BYTES));
-                }
+                self.make_room(needed);
                 Ok(None)
             }
+        }
+    }
+
+    /// Makes room for a request of at least so many bytes, of which some may be there.
+    fn make_room(&mut self, needed: usize) {
+        let input = &mut self.connection.input;
+        if needed >= net::PLACED_BYTES_MIN
+            && let Some(head) = input.first_chunk::<BHS_BYTES>()
+        {
+            // The next header comes along.
+            let data_at = self.framing.data_at(&Header(*head));
+            net::place(input, needed + BHS_BYTES, data_at);
+            return;
+        }
+        let wanted = match self.has_long_data {
+            true => INPUT_BYTES_MIN,
+            false => INPUT_BYTES,
+        };
+        let free = input.capacity() - input.len();
+        let missing = needed - input.len();
+        if free < missing || free < wanted / 4 {
+            input.reserve(missing.max(wanted));
         }
     }
 }
@@ -532,6 +568,7 @@ impl Driver {
         {
             return Poll::Ready(Err(ConnectionError::DiscoveryTimeout));
         }
+        let mut turn = Turn::of(TURN_ROUNDS);
         loop {
             self.session.memory_came_free();
             let mut has_progress = self.poll_control(context);
@@ -580,6 +617,10 @@ impl Driver {
                 return Poll::Ready(Ok(()));
             }
             if !has_progress && self.session.waits_for_memory(context.waker()) {
+                return Poll::Pending;
+            }
+            if turn.is_over() {
+                context.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }
@@ -715,6 +756,12 @@ impl Driver {
             has_progress = true;
             self.session.receive(line, frame)?;
             self.run_actions(context);
+            // What cannot be sent yet is sent in its turn.
+            if output_bytes(&self.session, line) >= TOGETHER_BYTES_MAX
+                && let Poll::Ready(sent) = self.wires[at].poll_write(&mut self.session, context)
+            {
+                sent?;
+            }
         }
     }
 

@@ -186,8 +186,12 @@ impl Transfer {
             return None;
         }
         if self.outstanding.is_empty() && self.r2t_count == 0 {
-            let more = (wanted as usize).saturating_sub(self.buffer.len());
-            self.buffer.reserve(more);
+            let whole = wanted as usize;
+            if whole >= net::PLACED_BYTES_MIN {
+                net::place(&mut self.buffer, whole, 0);
+            } else {
+                self.buffer.reserve(whole.saturating_sub(self.buffer.len()));
+            }
         }
         let offset = self.solicited_to;
         let length = (wanted - offset).min(parameters.burst_bytes_max);
@@ -272,6 +276,25 @@ mod tests {
         assert!(transfer.is_complete());
         let all: Vec<u8> = (0..20).collect();
         assert_eq!(transfer.into_data(), all);
+    }
+
+    /// Goal: long data that comes in many pieces lies where whoever stores it wants it.
+    #[test]
+    fn long_data_begins_with_a_page() {
+        let parameters = Parameters {
+            burst_bytes_max: 64 << 10,
+            ..parameters()
+        };
+        let immediate = Bytes::from(vec![1; 6]);
+        let mut transfer = Transfer::new(64 << 10, 64 << 10, immediate, false, &parameters);
+        let mut tag = 1;
+        let asked = transfer.solicit(&parameters, &mut tag).expect("an R2T");
+        let data = data_out(Some(asked.transfer_tag), 0, 6, true, (64 << 10) - 6);
+        assert_eq!(transfer.data_out(data), Progress::SequenceDone);
+        let data = transfer.into_data();
+        assert_eq!(data.len(), 64 << 10);
+        assert_eq!(data[..7], [1, 1, 1, 1, 1, 1, 6]);
+        assert_eq!(data.as_ptr() as usize % 4096, 0);
     }
 
     #[test]

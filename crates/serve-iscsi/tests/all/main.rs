@@ -7,3 +7,4 @@ mod connections;
 mod libiscsi;
 mod paths;
 mod server;
+mod wire;

@@ -3,6 +3,8 @@
 
 use bytes::{Bytes, BytesMut};
 
+use crate::xdr::JOINED_BYTES_MAX;
+
 const LAST: u32 = 1 << 31;
 
 /// The mark before a fragment.
@@ -32,17 +34,25 @@ impl Mark {
     }
 }
 
-/// A record in one fragment, in pieces: its mark comes first.
-pub fn marked(reply: Vec<Bytes>) -> Vec<Bytes> {
+/// A record in one fragment, in pieces: its mark comes first, and is of one piece with what follows
+/// if that is short.
+pub fn marked(mut reply: Vec<Bytes>) -> Vec<Bytes> {
     let length_bytes = reply.iter().map(Bytes::len).sum();
     let mark = Mark {
         length_bytes,
         is_last: true,
     };
-    let mut pieces = Vec::with_capacity(reply.len() + 1);
-    pieces.push(Bytes::copy_from_slice(&mark.encode()));
-    pieces.extend(reply);
-    pieces
+    let mark = mark.encode();
+    match reply.first_mut() {
+        Some(first) if first.len() <= JOINED_BYTES_MAX => {
+            let mut joined = BytesMut::with_capacity(mark.len() + first.len());
+            joined.extend_from_slice(&mark);
+            joined.extend_from_slice(first);
+            *first = joined.freeze();
+        }
+        _ => reply.insert(0, Bytes::copy_from_slice(&mark)),
+    }
+    reply
 }
 
 /// Takes the first record off bytes that lie in memory. `Ok(None)` while it is not all there.
@@ -85,6 +95,20 @@ pub fn take_record(input: &mut Bytes, limit_bytes: usize) -> Result<Option<Bytes
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: what is short needs no place of its own in a system call; what is long is not copied.
+    #[test]
+    fn a_mark_is_of_one_piece_with_a_short_head() {
+        let long = Bytes::from(vec![7; JOINED_BYTES_MAX + 1]);
+        let all = marked(vec![Bytes::from_static(b"head"), long.clone()]);
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0][4..], *b"head");
+        assert_eq!(all[1].as_ptr(), long.as_ptr());
+        let all = marked(vec![long.clone()]);
+        assert_eq!((all.len(), all[0].len()), (2, 4));
+        assert_eq!(all[1].as_ptr(), long.as_ptr());
+        assert_eq!(marked(Vec::new()).concat(), [0x80, 0, 0, 0]);
+    }
 
     #[test]
     fn fragments_are_put_together() {

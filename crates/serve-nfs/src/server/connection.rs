@@ -1,30 +1,41 @@
 //! One connection: requests are read, begun as they come, and answered as they are done.
 //!
-//! A request that can be answered without waiting is answered on the task that read it. Others go
-//! on in tasks of their own, at most as many as there is memory for (see the head of `server`). A
-//! request is paid for at once, when its first bytes are there, and its answer before it is made;
+//! A request that can be answered without waiting is answered on the task that read it, and its
+//! answer is with the kernel before the next one is waited for: answers wait for each other only
+//! while whole requests are there to be answered, and few do. Others go on in tasks of their own,
+//! at most as many as there is memory for (see the head of `server`), which send their answers
+//! themselves (see `sending`). So do those that may compute for long ([`Work::may_compute_long`]).
+//! After some requests other connections have their turn.
+//!
+//! A request is paid for at once, when its first bytes are there, and its answer before it is made;
 //! what the answer does not need is given back then. So whoever waits for memory has none that
 //! others wait for, but requests for answers, which do not wait for requests. What is begun is done
 //! to its end, whoever waits for the answer; but locks are not waited for any more when the
 //! connection is gone.
+//!
+//! The content of a long WRITE is received where it stays until it is on disk: at the beginning of
+//! a page, so that devices take it from there ([`net::room_for`]).
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use dataset::lock_order;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use net::Turn;
+use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::{Semaphore, watch};
 
 use super::Budget;
+use super::paid::Paid;
+use super::sending::{Answer, Outlet, outlet};
 use crate::rpc::record::{Mark, marked};
 use crate::rpc::{Call, CallError};
-use crate::service::{Service, Work};
+use crate::service::{Service, Work, content_at};
 use crate::v3::request::TRANSFER_BYTES_MAX;
 
 /// Longest record: the biggest write, and what belongs to it.
@@ -40,12 +51,14 @@ const ANSWER_BYTES_MIN: usize = 1024;
 const CHUNK_BYTES: usize = 32 << 10;
 /// How long the parts of a request before and after it is paid for may take.
 const RECORD_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a client may take nothing of an answer.
-const SEND_PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that are read at a time, of short requests.
 const READ_BYTES: usize = 32 << 10;
-/// Pieces that are sent with one system call.
-const PIECES_MAX: usize = 64;
+/// Answers that wait to be sent together, at most, and their bytes: the client works at these while
+/// the next ones are made.
+const TOGETHER_MAX: u32 = 16;
+const TOGETHER_BYTES_MAX: usize = 32 << 10;
+/// Requests that are answered in a row before others get their turn.
+const TURN_REQUESTS: u32 = 64;
 
 /// What a connection is about.
 pub(super) struct Connection {
@@ -59,42 +72,6 @@ pub(super) struct Connection {
     pub(super) stopped: watch::Receiver<()>,
 }
 
-/// Memory that is given back when this is dropped: an address's, and the server's.
-struct Paid {
-    of_address: OwnedSemaphorePermit,
-    of_server: OwnedSemaphorePermit,
-}
-
-impl Paid {
-    async fn pay(address: &Arc<Semaphore>, server: &Arc<Semaphore>, bytes: u32) -> Self {
-        // The address's first: who waits for its own does not hold what others wait for.
-        let of_address = take(address, bytes).await;
-        Self {
-            of_address,
-            of_server: take(server, bytes).await,
-        }
-    }
-
-    /// Gives back all but `bytes`.
-    fn keep(&mut self, bytes: usize) {
-        for permits in [&mut self.of_address, &mut self.of_server] {
-            let rest = permits.num_permits().saturating_sub(bytes);
-            drop(permits.split(rest));
-        }
-    }
-}
-
-async fn take(semaphore: &Arc<Semaphore>, bytes: u32) -> OwnedSemaphorePermit {
-    let permits = Arc::clone(semaphore).acquire_many_owned(bytes).await;
-    permits.expect("budgets are never closed")
-}
-
-/// An answer that is to be sent.
-struct Answer {
-    pieces: Vec<Bytes>,
-    _paid: Paid,
-}
-
 /// Counts the connection as one of its client's.
 struct Counted<'a>(&'a Service, SocketAddr);
 
@@ -104,48 +81,85 @@ impl Drop for Counted<'_> {
     }
 }
 
+/// What all requests of a connection have in common.
+struct Caller {
+    service: Arc<Service>,
+    budget: Arc<Budget>,
+    own: Budget,
+    peer: SocketAddr,
+    local: SocketAddr,
+}
+
 /// Serves a connection until its end.
-pub(super) async fn serve(socket: TcpStream, mut connection: Connection) -> io::Result<()> {
+pub(super) async fn serve(socket: TcpStream, connection: Connection) -> io::Result<()> {
     // A client that is gone for good gives its place back.
     device::watch_over(&socket)?;
-    let local = SocketAddr::new(socket.local_addr()?.ip().to_canonical(), connection.port);
+    let Connection {
+        service,
+        budget,
+        own,
+        peer,
+        port,
+        mut stopped,
+    } = connection;
+    let local = SocketAddr::new(socket.local_addr()?.ip().to_canonical(), port);
     let (reading, writing) = socket.into_split();
-    let (answers, to_send) = mpsc::unbounded_channel();
-    let service = Arc::clone(&connection.service);
-    service.shares().connection(connection.peer.ip(), true);
-    let _counted = Counted(&service, connection.peer);
-    let mut sending = tokio::spawn(send(writing, to_send));
-    let mut stopped = connection.stopped.clone();
+    let (outlet, sending) = outlet(writing);
+    service.shares().connection(peer.ip(), true);
+    let _counted = Counted(&service, peer);
+    let mut sending = tokio::spawn(sending);
     let (here, gone) = watch::channel(());
+    let caller = Arc::new(Caller {
+        service: Arc::clone(&service),
+        budget,
+        own,
+        peer,
+        local,
+    });
     let outcome = tokio::select! {
-        outcome = receive(reading, &mut connection, local, answers, gone) => outcome,
+        outcome = receive_all(reading, &caller, outlet, gone) => outcome,
         // The client takes no answers any more.
         sent = &mut sending => return sent.unwrap_or(Ok(())),
         _ = stopped.changed() => Ok(()),
     };
     // Nobody is left to be granted what it waits for.
     drop(here);
-    // What is begun is still answered; tasks have the other ends of the channel.
+    // What is begun is still answered.
     let sent = sending.await.unwrap_or(Ok(()));
     outcome.and(sent)
 }
 
-async fn receive(
+/// [`receive`], to its end: no answer stays in the outlet, which ends with this. Tasks have others.
+async fn receive_all(
     reading: OwnedReadHalf,
-    connection: &mut Connection,
-    local: SocketAddr,
-    answers: mpsc::UnboundedSender<Answer>,
+    caller: &Arc<Caller>,
+    outlet: Outlet,
     gone: watch::Receiver<()>,
 ) -> io::Result<()> {
-    let Connection {
-        service,
-        budget,
-        own,
-        peer,
-        ..
-    } = connection;
+    let outcome = receive(reading, caller, &outlet, gone).await;
+    outlet.flush();
+    outcome
+}
+
+/// Reads requests and has them answered. Whenever this waits, all answers that there are have been
+/// given to [`Outlet::flush`]: what they hold is what others wait for.
+async fn receive(
+    reading: OwnedReadHalf,
+    caller: &Arc<Caller>,
+    outlet: &Outlet,
+    gone: watch::Receiver<()>,
+) -> io::Result<()> {
     let mut reading = BufReader::with_capacity(READ_BYTES, reading);
+    let mut turn = Turn::of(TURN_REQUESTS);
+    let (mut together, mut together_bytes) = (0, 0);
     loop {
+        if !has_record(reading.buffer())
+            || together >= TOGETHER_MAX
+            || together_bytes >= TOGETHER_BYTES_MAX
+        {
+            outlet.flush();
+            (together, together_bytes) = (0, 0);
+        }
         let mut mark = [0; 4];
         match reading.read_exact(&mut mark).await {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -153,39 +167,108 @@ async fn receive(
         };
         let mark = Mark::decode(mark);
         let bytes = record_bytes(mark)?;
-        let mut record = BytesMut::new();
+        let place = Placing::of(mark, reading.buffer());
         let first = mark.length_bytes.min(CHUNK_BYTES);
+        let mut record = place.room(first);
         in_time(read_until(&mut reading, &mut record, first)).await?;
-        let paid = Paid::pay(&own.requests, &budget.requests, bytes).await;
+        let own = &caller.own;
+        let paid = pay(outlet, &own.requests, &caller.budget.requests, bytes).await;
+        if mark.is_last && first < mark.length_bytes {
+            let mut whole = place.room(mark.length_bytes);
+            whole.extend_from_slice(&record);
+            record = whole;
+        }
         let record = in_time(read_rest(&mut reading, record, mark)).await?;
+        if turn.is_over() {
+            outlet.flush();
+            tokio::task::yield_now().await;
+        }
         let (call, work) = match understand(record) {
             Ok(understood) => understood,
             Err(Some(reply)) => {
-                let bytes = REQUEST_BYTES;
-                let paid = Paid::pay(&own.answers, &budget.answers, bytes).await;
-                let pieces = marked(reply);
-                let _ = answers.send(Answer {
-                    pieces,
-                    _paid: paid,
-                });
+                let budget = &caller.budget.answers;
+                let paid = pay(outlet, &own.answers, budget, REQUEST_BYTES).await;
+                together += 1;
+                together_bytes = outlet.put(Answer::new(marked(reply), paid));
                 continue;
             }
             Err(None) => return Err(io::Error::from(io::ErrorKind::InvalidData)),
         };
+        let may_compute_long = work.may_compute_long();
         let request = Request {
-            service: Arc::clone(service),
-            budget: Arc::clone(budget),
-            own_answers: Arc::clone(&own.answers),
-            peer: *peer,
-            local,
-            answers: answers.clone(),
-            gone: gone.clone(),
+            caller: Arc::clone(caller),
+            gone: work.only_waits().then(|| gone.clone()),
             _paid: paid,
         };
         let mut working = Box::pin(lock_order::operation(request.carry_out(call, work)));
-        // Most are done at once.
-        if futures::poll!(working.as_mut()).is_pending() {
-            tokio::spawn(working);
+        let polled = match may_compute_long {
+            true => Poll::Pending,
+            // Most are done at once.
+            false => futures::poll!(working.as_mut()),
+        };
+        match polled {
+            Poll::Ready(answer) => {
+                together += 1;
+                together_bytes = answer.map_or(0, |answer| outlet.put(answer));
+            }
+            Poll::Pending => {
+                let outlet = outlet.clone();
+                tokio::spawn(async move {
+                    if let Some(answer) = working.await {
+                        outlet.put(answer);
+                        outlet.flush();
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Whether a record is there whole, by what has been read.
+fn has_record(read: &[u8]) -> bool {
+    let Some((mark, rest)) = read.split_first_chunk::<4>() else {
+        return false;
+    };
+    let mark = Mark::decode(*mark);
+    mark.is_last && mark.length_bytes <= rest.len()
+}
+
+/// Pays at once, or waits for memory once all answers are sent that have some.
+async fn pay(
+    outlet: &Outlet,
+    address: &Arc<Semaphore>,
+    server: &Arc<Semaphore>,
+    bytes: u32,
+) -> Paid {
+    match Paid::try_pay(address, server, bytes) {
+        Some(paid) => paid,
+        None => {
+            outlet.flush();
+            Paid::pay(address, server, bytes).await
+        }
+    }
+}
+
+/// Where the content of a request is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Placing {
+    /// Where in the record it begins, where it is long and that shows.
+    content_at: Option<usize>,
+}
+
+impl Placing {
+    /// For a record with this mark that begins with `head`.
+    fn of(mark: Mark, head: &[u8]) -> Self {
+        let is_long = mark.is_last && mark.length_bytes >= net::PLACED_BYTES_MIN;
+        let content_at = is_long.then(|| content_at(head)).flatten();
+        Self { content_at }
+    }
+
+    /// Memory for the first `length_bytes` of the record.
+    fn room(self, length_bytes: usize) -> BytesMut {
+        match self.content_at {
+            Some(content_at) => net::room_for(length_bytes, content_at),
+            None => BytesMut::with_capacity(length_bytes),
         }
     }
 }
@@ -267,133 +350,143 @@ async fn read_rest(
 
 /// What a request needs to be carried out.
 struct Request {
-    service: Arc<Service>,
-    budget: Arc<Budget>,
-    own_answers: Arc<Semaphore>,
-    peer: SocketAddr,
-    local: SocketAddr,
-    answers: mpsc::UnboundedSender<Answer>,
-    /// Nothing is sent by it; an error says that the connection is gone.
-    gone: watch::Receiver<()>,
+    caller: Arc<Caller>,
+    /// For what only waits; nothing is sent by it, and an error says that the connection is gone.
+    gone: Option<watch::Receiver<()>>,
     _paid: Paid,
 }
 
 impl Request {
-    async fn carry_out(mut self, call: Call, work: Work) {
+    /// Does what is asked for; the answer, unless there is none.
+    async fn carry_out(mut self, call: Call, work: Work) -> Option<Answer> {
+        let caller = &*self.caller;
         let bytes = work.answer_bytes();
-        let mut paid = Paid::pay(&self.own_answers, &self.budget.answers, bytes).await;
-        let only_waits = work.only_waits();
-        let answer = self.service.answer(&call, work, self.peer, self.local);
-        let answer = tokio::select! {
-            // Where both are the case, it was granted: the client hears so when it asks again.
-            biased;
-            answer = answer => answer,
-            _ = self.gone.changed(), if only_waits => None,
+        let mut paid = Paid::pay(&caller.own.answers, &caller.budget.answers, bytes).await;
+        let answering = caller
+            .service
+            .answer(&call, work, caller.peer, caller.local);
+        let answer = match &mut self.gone {
+            None => answering.await,
+            Some(gone) => tokio::select! {
+                // Where both are the case, it was granted: the client hears so when it asks again.
+                biased;
+                answer = answering => answer,
+                _ = gone.changed() => None,
+            },
         };
-        if let Some(answer) = answer {
-            let pieces = marked(answer);
-            let bytes: usize = pieces.iter().map(Bytes::len).sum();
-            paid.keep(bytes.max(ANSWER_BYTES_MIN));
-            // Where the connection is gone, nobody hears it.
-            let _ = self.answers.send(Answer {
-                pieces,
-                _paid: paid,
-            });
-        }
+        let pieces = marked(answer?);
+        let bytes: usize = pieces.iter().map(Bytes::len).sum();
+        paid.keep(bytes.max(ANSWER_BYTES_MIN));
+        Some(Answer::new(pieces, paid))
     }
-}
-
-/// Pieces that are being sent; the last one of each answer has what was paid for that.
-#[derive(Default)]
-struct Sending {
-    pieces: VecDeque<(Bytes, Option<Paid>)>,
-}
-
-impl Sending {
-    fn add(&mut self, answer: Answer) {
-        let Answer {
-            pieces,
-            _paid: paid,
-        } = answer;
-        let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
-        self.pieces.extend(pieces.map(|piece| (piece, None)));
-        if let Some((_, of_last)) = self.pieces.back_mut() {
-            // An answer has its mark at least, so that this is its own piece.
-            *of_last = Some(paid);
-        }
-    }
-
-    fn sent(&mut self, mut count: usize) {
-        while count > 0 {
-            let Some((first, _)) = self.pieces.front_mut() else {
-                return;
-            };
-            let part = count.min(first.len());
-            first.advance(part);
-            count -= part;
-            if first.is_empty() {
-                self.pieces.pop_front();
-            }
-        }
-    }
-}
-
-async fn send(
-    mut writing: OwnedWriteHalf,
-    mut answers: mpsc::UnboundedReceiver<Answer>,
-) -> io::Result<()> {
-    let mut sending = Sending::default();
-    while let Some(answer) = answers.recv().await {
-        sending.add(answer);
-        while !sending.pieces.is_empty() {
-            while sending.pieces.len() < PIECES_MAX
-                && let Ok(answer) = answers.try_recv()
-            {
-                sending.add(answer);
-            }
-            let slices: Vec<IoSlice<'_>> = sending
-                .pieces
-                .iter()
-                .take(PIECES_MAX)
-                .map(|(piece, _)| IoSlice::new(piece))
-                .collect();
-            let writing = writing.write_vectored(&slices);
-            let written = tokio::time::timeout(SEND_PATIENCE, writing).await;
-            let written = written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-            if written == 0 {
-                return Err(io::Error::from(io::ErrorKind::WriteZero));
-            }
-            sending.sent(written);
-        }
-    }
-    writing.shutdown().await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::xdr::Writer;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
 
-    async fn paid(semaphore: &Arc<Semaphore>, bytes: u32) -> Paid {
-        Paid::pay(semaphore, &Arc::new(Semaphore::new(bytes as usize)), bytes).await
+    fn connection(stopped: watch::Receiver<()>) -> Connection {
+        let budget = Budget::of_halves(8 << 20);
+        let random = device::World::system(1).random;
+        Connection {
+            service: Service::new(Arc::default(), None, random),
+            own: budget.of_address(),
+            budget: Arc::new(budget),
+            peer: "127.0.0.1:700".parse().unwrap(),
+            port: 2049,
+            stopped,
+        }
     }
 
-    /// However much follows it: a client that asks on and on would never give anything back.
+    /// Calls of NULL, marked.
+    fn null_calls(count: u32) -> Vec<u8> {
+        let calls = (0..count).flat_map(|xid| {
+            let mut call = Writer::new();
+            for word in [xid, 0, 2, 100_003, 3, 0, 0, 0, 0, 0] {
+                call.u32(word);
+            }
+            marked(call.finish())
+        });
+        calls.collect::<Vec<Bytes>>().concat()
+    }
+
+    /// Goal: answers are sent while more requests are there to be answered, in the order of these,
+    /// and who has many under way lets others go on after some.
     #[tokio::test]
-    async fn an_answer_is_paid_for_until_its_last_byte_is_sent() {
-        let budget = Arc::new(Semaphore::new(1000));
-        let mut sending = Sending::default();
-        for bytes in [100, 200] {
-            let pieces = marked(vec![Bytes::new(), Bytes::from(vec![7; 50])]);
-            let _paid = paid(&budget, bytes).await;
-            sending.add(Answer { pieces, _paid });
+    async fn others_have_their_turn_between_answers() {
+        const CALLS: usize = 500;
+        const ANSWER_BYTES: usize = 28;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (client, accepted) = tokio::join!(client, listener.accept());
+        let (mut client, (socket, _)) = (client.unwrap(), accepted.unwrap());
+        client.write_all(&null_calls(CALLS as u32)).await.unwrap();
+        socket.readable().await.unwrap();
+        socket.writable().await.unwrap();
+        let (_stop, stopped) = watch::channel(());
+        let mut serving = Box::pin(serve(socket, connection(stopped)));
+        let mut answers = Vec::new();
+        let mut found = vec![0; CALLS * ANSWER_BYTES];
+        while answers.len() < CALLS * ANSWER_BYTES {
+            // Each is a turn, after which other tasks would have theirs.
+            assert!(futures::poll!(serving.as_mut()).is_pending());
+            client.readable().await.unwrap();
+            let count = client.try_read(&mut found).unwrap();
+            assert!(count > 0 && count <= TURN_REQUESTS as usize * ANSWER_BYTES);
+            answers.extend_from_slice(&found[..count]);
         }
-        assert_eq!(budget.available_permits(), 700);
-        sending.sent(53);
-        assert_eq!(budget.available_permits(), 700);
-        sending.sent(2);
-        assert_eq!(budget.available_permits(), 800);
-        sending.sent(53);
-        assert_eq!(budget.available_permits(), 1000);
-        assert!(sending.pieces.is_empty());
+        for (xid, answer) in answers.chunks(ANSWER_BYTES).enumerate() {
+            assert_eq!(answer[4..8], (xid as u32).to_be_bytes());
+        }
+    }
+
+    #[test]
+    fn a_record_is_there_with_its_last_byte() {
+        let call = null_calls(1);
+        for length in 0..call.len() {
+            assert!(!has_record(&call[..length]));
+        }
+        assert!(has_record(&call) && has_record(&null_calls(2)));
+        // The first of several fragments.
+        let mut part = call.clone();
+        part[0] = 0;
+        assert!(!has_record(&part));
+    }
+
+    /// Goal: what is long and brings content lies where its content begins with a page.
+    #[test]
+    fn content_is_received_where_it_stays() {
+        for length in [16 << 10, 100 << 10, 1 << 20] {
+            let mut head = Writer::new();
+            for word in [9, 0, 2, 100_003, 3, 7, 0, 0, 0, 0] {
+                head.u32(word);
+            }
+            head.opaque(&[1; 28]);
+            head.u64(0);
+            for word in [length, 0, length] {
+                head.u32(word);
+            }
+            let mut record = head.finish().concat();
+            let content_at = record.len();
+            record.resize(content_at + length as usize, 7);
+            let mark = Mark {
+                length_bytes: record.len(),
+                is_last: true,
+            };
+            let place = Placing::of(mark, &record);
+            assert_eq!(place.content_at, Some(content_at));
+            let mut room = place.room(record.len());
+            room.extend_from_slice(&record);
+            let content = room.freeze().slice(content_at..);
+            assert_eq!(content.as_ptr() as usize % 4096, 0);
+        }
+        let short = Mark {
+            length_bytes: 5000,
+            is_last: true,
+        };
+        assert_eq!(Placing::of(short, &null_calls(1)[4..]).content_at, None);
     }
 }

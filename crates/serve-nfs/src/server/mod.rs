@@ -1,5 +1,6 @@
-//! The TCP layer: one listener, one task for each connection (see `connection`); and what comes by
-//! UDP (see `datagrams`).
+//! The TCP layer: one listener, one task for each connection (see `connection`), and one that waits
+//! for clients that are slow to take answers (see `sending`); and what comes by UDP (see
+//! `datagrams`).
 //!
 //! # Memory
 //!
@@ -12,7 +13,9 @@
 
 mod connection;
 mod datagrams;
+mod paid;
 mod restart;
+mod sending;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -70,6 +73,14 @@ impl Budget {
         }
     }
 
+    /// Bytes that are taken, and bytes that there are.
+    fn bytes(&self) -> (u64, u64) {
+        let half_bytes = u64::from(self.half_bytes);
+        let taken = |half: &Semaphore| half_bytes.saturating_sub(half.available_permits() as u64);
+        let taken_bytes = taken(&self.requests) + taken(&self.answers);
+        (taken_bytes, 2 * half_bytes)
+    }
+
     /// What one address may have of it: more than the biggest request.
     fn of_address(&self) -> Self {
         const REQUEST_BYTES_MAX: usize = RECORD_BYTES_MAX + REQUEST_BYTES as usize;
@@ -119,6 +130,11 @@ impl Server {
         server.listeners.push(tokio::spawn(telling));
         tracing::info!(%local_address, "NFS server listens");
         Ok(server)
+    }
+
+    /// Bytes that clients have under way, and have at most.
+    pub fn memory_bytes(&self) -> (u64, u64) {
+        self.budget.bytes()
     }
 
     /// Listens on another address as well, so that clients find the programs there: a portmapper's.

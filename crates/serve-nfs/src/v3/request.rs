@@ -9,6 +9,8 @@ use crate::xdr::{Reader, Result, XdrError};
 
 /// Most bytes that one request reads or writes.
 pub(crate) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Number of the procedure that writes.
+pub(crate) const WRITE: u32 = 7;
 /// Most bytes of a directory that one request lists.
 pub(crate) const LISTING_BYTES_MAX: u32 = 128 << 10;
 
@@ -153,6 +155,31 @@ impl CreateHow {
     }
 }
 
+/// File, offset, count and stability of a WRITE.
+fn read_write_head(reader: &mut Reader) -> Result<(Option<Handle>, u64, u32, Stable)> {
+    let file = Handle::read(reader)?;
+    let (offset_bytes, count) = (reader.u64()?, reader.u32()?);
+    let stable = match reader.u32()? {
+        0 => Stable::Unstable,
+        1 => Stable::DataSync,
+        2 => Stable::FileSync,
+        number => {
+            return Err(XdrError::BadValue {
+                what: "stable_how",
+                number,
+            });
+        }
+    };
+    Ok((file, offset_bytes, count, stable))
+}
+
+/// Goes on to the content of a WRITE, by its arguments as far as they are there.
+pub(crate) fn skip_to_content(reader: &mut Reader) -> Result<()> {
+    read_write_head(reader)?;
+    let _length = reader.u32()?;
+    Ok(())
+}
+
 impl Request {
     /// The arguments of a procedure; `Ok(None)` where there is no such procedure.
     pub(crate) fn decode(procedure: u32, reader: &mut Reader) -> Result<Option<Self>> {
@@ -181,7 +208,7 @@ impl Request {
                 offset_bytes: reader.u64()?,
                 count_bytes: reader.u32()?.min(TRANSFER_BYTES_MAX),
             },
-            7 => Self::read_write(reader)?,
+            WRITE => Self::read_write(reader)?,
             8 => Self::Create {
                 entry: Entry::read(reader)?,
                 how: CreateHow::read(reader)?,
@@ -231,19 +258,7 @@ impl Request {
     }
 
     fn read_write(reader: &mut Reader) -> Result<Self> {
-        let file = Handle::read(reader)?;
-        let (offset_bytes, count) = (reader.u64()?, reader.u32()?);
-        let stable = match reader.u32()? {
-            0 => Stable::Unstable,
-            1 => Stable::DataSync,
-            2 => Stable::FileSync,
-            number => {
-                return Err(XdrError::BadValue {
-                    what: "stable_how",
-                    number,
-                });
-            }
-        };
+        let (file, offset_bytes, count, stable) = read_write_head(reader)?;
         let mut data = reader.opaque(TRANSFER_BYTES_MAX)?;
         if data.len() < count as usize {
             return Err(XdrError::Short);

@@ -13,6 +13,8 @@ use crate::v3::request::{LISTING_BYTES_MAX, Stable, TRANSFER_BYTES_MAX};
 use crate::v3::types::{NAME_BYTES_MAX, TARGET_BYTES_MAX};
 use crate::xdr::{Reader, Result, XdrError};
 
+/// Number of the procedure that is not NULL.
+pub(crate) const COMPOUND: u32 = 1;
 /// Most operations of one COMPOUND.
 pub(crate) const OPERATIONS_MAX: usize = 32;
 /// Longest answer: the biggest READ, and what belongs to it.
@@ -417,14 +419,43 @@ impl Open {
     }
 }
 
+/// Goes on to the content of the WRITE that a COMPOUND is sent for, by its arguments as far as they
+/// are there: a session's, of a file whose handle is in it.
+pub(crate) fn skip_to_content(reader: &mut Reader) -> Result<()> {
+    reader.opaque(OPAQUE_BYTES_MAX)?;
+    let (minor, _count) = (reader.u32()?, reader.u32()?);
+    loop {
+        match reader.u32()? {
+            number @ (op::SEQUENCE | op::PUTFH) => {
+                Operation::read(number, minor, reader)?;
+            }
+            op::WRITE => {
+                StateId::read(reader)?;
+                let (_offset, _stable, _length) = (reader.u64()?, reader.u32()?, reader.u32()?);
+                return Ok(());
+            }
+            number => return Err(bad("WRITE", number)),
+        }
+    }
+}
+
 impl Request {
     /// The arguments of a procedure; `Ok(None)` where there is no such procedure.
     pub(crate) fn decode(procedure: u32, reader: &mut Reader) -> Result<Option<Self>> {
         Ok(match procedure {
             0 => Some(Self::Null),
-            1 => Some(Self::Compound(Compound::read(reader)?)),
+            COMPOUND => Some(Self::Compound(Compound::read(reader)?)),
             _ => None,
         })
+    }
+
+    /// Whether it may compute for a while before it waits for anything.
+    pub(crate) fn may_compute_long(&self) -> bool {
+        let Self::Compound(compound) = self else {
+            return false;
+        };
+        let is_long = |operation: &Operation| matches!(operation, Operation::ReadDirectory { .. });
+        compound.operations.iter().any(is_long)
     }
 
     /// What the answer may need, in bytes.

@@ -71,6 +71,51 @@ async fn locks_are_kept_between_clients() {
     );
 }
 
+/// What waits keeps nothing waiting that came after it by the same connection, be it in the same
+/// packet; its answer comes when it can be given.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_is_answered_later() {
+    let rig = Rig::new(OPEN).await;
+    let (mut client, root) = rig.mounted().await;
+    let file = client.create(&ROOT, &root, b"file", 1).await.expect("made");
+    let range = |words: Words, process: u32| {
+        let words = words.opaque(b"machine").opaque(&file).opaque(b"owner");
+        words.u32(process).u64(0).u64(10)
+    };
+    let lock = |process, waits: u32| {
+        let words = Words::new().opaque(b"c").u32(waits).u32(1);
+        range(words, process).u32(0).u32(0)
+    };
+    let status = |mut reply: Words| {
+        assert_eq!([(); 4].map(|()| reply.take32()), [0; 4]);
+        assert_eq!(reply.take_opaque(), b"c");
+        reply.take32()
+    };
+    let _ = client.call(NLM, 4, 2, &ROOT, lock(1, 0)).await;
+    let mut other = rig.client().await;
+    let data = pattern(100_000, 3);
+    let write = Words::new().opaque(&file).u64(0).u32(100_000).u32(2);
+    let read = Words::new().opaque(&file).u64(0).u32(100_000);
+    let all = [
+        client::record(1, NLM, 4, 2, &ROOT, &lock(2, 1)),
+        client::record(2, client::NFS, 3, 0, &ROOT, &Words::new()),
+        client::record(3, client::NFS, 3, 7, &ROOT, &write.opaque(&data)),
+    ];
+    other.stream.write_all(&all.concat()).await.expect("sent");
+    let mut answered = [other.reply().await.0, other.reply().await.0];
+    answered.sort_unstable();
+    assert_eq!(answered, [2, 3]);
+    let (found, _) = client.read(&ROOT, &file, 0, 100_000).await.expect("read");
+    assert!(found == data);
+    let record = client::record(4, client::NFS, 3, 6, &ROOT, &read);
+    other.stream.write_all(&record).await.expect("sent");
+    assert_eq!(other.reply().await.0, 4);
+    let unlock = range(Words::new().opaque(b"c"), 1);
+    let _ = client.call(NLM, 4, 4, &ROOT, unlock).await;
+    let (xid, reply) = other.reply().await;
+    assert_eq!((xid, status(reply)), (1, 0));
+}
+
 /// A lock that nobody waits for any more is not granted when it comes free: it would be held for
 /// good.
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,7 @@
 //! Random streams, between two pools or within one: whole, differences, raw, interrupted, resumed.
 
+use std::io::Cursor;
+
 use dataset::{ReceiveTarget, ResumeToken};
 use format::stream::StreamFeatures;
 use stream::{Progress, SendOptions, Start, StreamError, StreamReader};
@@ -308,7 +310,7 @@ impl Run {
         );
         let mut model = self.next(side);
         let told = model.receive(&target, &sent);
-        let mut reader = StreamReader::new(&bytes[..length]);
+        let mut reader = StreamReader::new(Cursor::new(bytes[..length].to_vec()));
         let (begin, list) = match reader.start().await {
             Ok(Start::Begin(begin, list)) => (*begin, list),
             _ if cut => return Ok(()),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{data, get, open, put};
 use bytes::Bytes;
 use device::sim::SimWorld;
-use device::{BoxFuture, Device, DeviceError, Opener, World, WriteFlushedError};
+use device::{BoxFuture, Device, DeviceError, Opener, World};
 use parking_lot::Mutex;
 use pool::{ImportSpec, Pool, PoolHealth, ScanState, ScrubCommand};
 use sim::torture::{Layout, create, find, host, inspect, patiently, simulate};
@@ -19,7 +19,7 @@ use sim::torture::{Layout, create, find, host, inspect, patiently, simulate};
 enum Trap {
     Read,
     Write(Range<u64>),
-    WriteFlushed,
+    WriteDurable,
     Flush,
 }
 
@@ -112,14 +112,10 @@ impl Device for Trapped {
         })
     }
 
-    fn write_flushed(
-        &self,
-        offset: u64,
-        data: Bytes,
-    ) -> BoxFuture<'_, Result<(), WriteFlushedError>> {
+    fn write_durable(&self, offset: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
         Box::pin(async move {
-            self.traps.step_on(|trap| *trap == Trap::WriteFlushed);
-            self.device.write_flushed(offset, data).await
+            self.traps.step_on(|trap| *trap == Trap::WriteDurable);
+            self.device.write_durable(offset, data).await
         })
     }
 
@@ -304,7 +300,7 @@ fn of_an_intent_log() {
         fs.write(ino, 0, data(3, 5000), false, crate::common::ROOT)
             .await
             .unwrap();
-        bed.traps.set(Trap::WriteFlushed);
+        bed.traps.set(Trap::WriteDurable);
         let commits = (0..3).map(|_| {
             let fs = fs.clone();
             tokio::spawn(async move { fs.sync_file(ino).await.is_err() })

@@ -75,10 +75,15 @@ families! {
     DEVICE_LATENCY: Histogram "millpond_device_latency_seconds" "seconds"
         "How long the device took, without waiting.";
 
+    MEMORY: Gauge "millpond_memory_bytes" "bytes"
+        "What of the server's memory is accounted for, by who has it.";
+    MEMORY_UNEXPLAINED: Gauge "millpond_memory_unexplained_bytes" "bytes"
+        "What is resident and nobody's of these.";
+
     CACHE_LIMIT: Gauge "millpond_cache_limit_bytes" "bytes"
         "What may be in the cache in memory (ARC) now, of all pools.";
     CACHE_LIMIT_MAX: Gauge "millpond_cache_limit_max_bytes" "bytes"
-        "What may be in it unless memory is short.";
+        "What may be in it unless memory is short or much is used beside it.";
     CACHE_SIZE: Gauge "millpond_cache_size_bytes" "bytes" "What of a pool is in it.";
     CACHE_CHARGED: Gauge "millpond_cache_charged_bytes" "bytes"
         "Objects, files and indexes of cache devices, which count in its limit.";

@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use api::{
     AlertListReply, IoReport, Job, JobState, PoolHealth, PoolStatusReport, Protocol, ScanState,
-    ShareListReply, VdevClass, VdevReport,
+    ServerMemoryReply, ShareListReply, VdevClass, VdevReport,
 };
 use dataset::ListOptions;
 use serde::Serialize;
 
+use crate::memory;
 use automation::Automation;
 use automation::replicate::ReplicationFigures;
 use automation::schedules::ScheduleFigures;
@@ -83,6 +84,7 @@ pub async fn text(serving: &Serving, alerts: &AlertListReply, automation: &Autom
     out.add(&families::BUILD, &[("version", version)], true);
     process::add(&mut out);
     let pools = &serving.pools;
+    add_memory(&mut out, &memory::report(serving.memory(), pools));
     out.add(&families::CACHE_LIMIT, &[], pools.cache().limit_bytes());
     out.add(&families::CACHE_LIMIT_MAX, &[], pools.cache_bytes());
     let mut left = DATASETS_MAX;
@@ -108,6 +110,16 @@ pub async fn text(serving: &Serving, alerts: &AlertListReply, automation: &Autom
     });
     automation::schedules::add_metrics(automation, |schedule| add_schedule(&mut out, schedule));
     out.text(families::ALL)
+}
+
+fn add_memory(out: &mut Exposition, report: &ServerMemoryReply) {
+    for one in &report.uses {
+        let user = word(&one.user);
+        out.add(&families::MEMORY, &[("user", &user)], one.bytes);
+    }
+    if let Some(bytes) = report.unexplained_bytes {
+        out.add(&families::MEMORY_UNEXPLAINED, &[], bytes);
+    }
 }
 
 fn add_pool(out: &mut Exposition, report: &PoolStatusReport, freeing_bytes: u64) {

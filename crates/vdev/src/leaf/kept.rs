@@ -5,6 +5,7 @@
 //! ([`Leaf::rewrite_kept`]).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use device::{Device, DeviceError};
@@ -36,6 +37,13 @@ impl Kept {
         }
     }
 
+    /// Whether some of them are where `length` bytes at `raw` are.
+    pub(super) fn overlaps(&self, raw: u64, length: usize) -> bool {
+        let end = raw.saturating_add(length as u64);
+        let mut places = self.writes.iter();
+        places.any(|(at, data)| *at < end && raw < at.saturating_add(data.len() as u64))
+    }
+
     /// Puts those that are older in front.
     fn prepend(&mut self, mut older: Kept) {
         older.writes.append(&mut self.writes);
@@ -53,15 +61,17 @@ impl Kept {
 }
 
 /// Writes whose flush is under way: kept again unless it succeeds.
-pub(super) struct Flushing<'a> {
+struct Flushing<'a> {
     leaf: &'a Leaf,
-    pub(super) writes: Kept,
+    writes: Kept,
 }
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         let writes = std::mem::take(&mut self.writes);
-        self.leaf.kept.lock().prepend(writes);
+        let mut kept = self.leaf.kept.lock();
+        kept.prepend(writes);
+        self.leaf.flushes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -74,21 +84,37 @@ impl Leaf {
     /// Makes completed writes durable.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
         self.queue.clear_optional();
-        let _writing = self.writing.read().await;
-        self.check_not_halted()?;
-        self.flush_kept().await
+        loop {
+            {
+                let _writing = self.writing.read().await;
+                self.check_not_halted()?;
+                if self.flush_kept().await? {
+                    return Ok(());
+                }
+            }
+            let stopped = self.stop_writes().await;
+            self.rewrite_kept(&stopped, false).await?;
+        }
     }
 
-    pub(super) async fn flush_kept(self: &Arc<Self>) -> Result<(), LeafError> {
+    /// [`Self::flush`]; `writing` is held. `false` where a durable write has failed, also
+    /// meanwhile: the device may have lost something before this flush, which then has nothing to
+    /// fail for. All is kept still, and is to be written again first.
+    pub(super) async fn flush_kept(self: &Arc<Self>) -> Result<bool, LeafError> {
         let device = self.usable_device()?;
         if device.is_read_only() {
-            return Ok(());
+            return Ok(true);
         }
         let mut flushing = self.begin_flush();
         match device.flush().await {
             Ok(()) => {
-                flushing.writes = Kept::default();
-                Ok(())
+                // Of those under way it is not known yet.
+                drop(self.durable_writes.write().await);
+                let is_sure = !self.doubted.load(Ordering::Acquire);
+                if is_sure {
+                    flushing.writes = Kept::default();
+                }
+                Ok(is_sure)
             }
             Err(error) => {
                 drop(flushing);
@@ -99,15 +125,17 @@ impl Leaf {
 
     /// Takes what a flush that begins now makes durable. A write that the device takes from now on
     /// is kept when it is done, with its txg.
-    pub(super) fn begin_flush(&self) -> Flushing<'_> {
+    fn begin_flush(&self) -> Flushing<'_> {
+        let mut kept = self.kept.lock();
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         Flushing {
             leaf: self,
-            writes: std::mem::take(&mut *self.kept.lock()),
+            writes: std::mem::take(&mut *kept),
         }
     }
 
     /// A flush failed, and what it was to make durable is kept again.
-    pub(super) fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
+    fn flush_failed(self: &Arc<Self>, error: DeviceError) -> Arc<DeviceError> {
         let error = Arc::new(error);
         Counters::add(&self.counters.write_errors, 1);
         let io = Self::io(Operation::Flush, 0, 0, &IoContext::default());
@@ -140,21 +168,28 @@ impl Leaf {
         }
     }
 
-    /// The device is back, and the pool stood still without it: writes again what it may have lost.
+    /// Writes again, in order, what the device may have lost, and flushes it: when it is back, and
+    /// the pool stood still without it (then also if the pool is `halted`), or after an error that
+    /// may have been a flush's.
     pub(crate) async fn rewrite_kept(
         self: &Arc<Self>,
         _stopped: &Stopped<'_>,
+        halted: bool,
     ) -> Result<(), LeafError> {
         let writes = self.kept.lock().writes.clone();
         if writes.is_empty() {
+            self.doubted.store(false, Ordering::Release);
             return Ok(());
         }
         tracing::info!(
             leaf = %self.guid(), count = writes.len(),
-            "a device is back: writing again what it may have lost"
+            "writing again what a device may have lost"
         );
         let device = self.usable_device()?;
         for (raw, data) in writes {
+            if !halted {
+                self.check_not_halted()?;
+            }
             if let Err(error) = device.write(raw, data).await {
                 let error = Arc::new(error);
                 Counters::add(&self.counters.write_errors, 1);
@@ -165,6 +200,11 @@ impl Leaf {
                 return Err(LeafError::Device(error));
             }
         }
-        self.flush_kept().await
+        if !halted {
+            self.check_not_halted()?;
+        }
+        // Nothing is written meanwhile that could have it doubted again.
+        self.doubted.store(false, Ordering::Release);
+        self.flush_kept().await.map(|_| ())
     }
 }

@@ -370,7 +370,7 @@ pub(crate) fn is_not_told_yet(vdev: &Vdev, label: &NvList) -> bool {
 
 /// Whether a device that is back has what it took and did not flush before.
 pub(super) async fn is_rewritten(vdev: &Vdev, leaf: &Arc<Leaf>, stopped: &Stopped<'_>) -> bool {
-    let result = leaf.rewrite_kept(stopped).await;
+    let result = leaf.rewrite_kept(stopped, true).await;
     if let Err(error) = &result {
         tracing::warn!(leaf = %vdev.guid(), %error, "a device does not take writes yet");
     }

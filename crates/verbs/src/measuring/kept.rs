@@ -37,6 +37,18 @@ impl Kept {
         self.directory.join(format!("report-{id}.json"))
     }
 
+    /// Whether a report could be kept now.
+    ///
+    /// # Errors
+    /// The list cannot be written, or was not read.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let list = self.list.lock();
+        self.file.write(&*list).map_err(|error| {
+            let message = format!("no report could be kept, so nothing is measured: {error}");
+            Failure::new(FailureKind::Io, message)
+        })
+    }
+
     /// Keeps a report; its number.
     ///
     /// # Errors
@@ -213,6 +225,19 @@ mod tests {
         assert_eq!(again.get(2).expect("kept").report, report(1));
         assert_eq!(again.get(1).unwrap_err().kind, FailureKind::NotFound);
         assert!(!again.path(1).exists());
+    }
+
+    /// Goal: that no report can be kept is known before there is one. Method: a list that was not
+    /// understood, which nothing replaces.
+    #[test]
+    fn a_list_that_cannot_be_written_is_found_out_before() {
+        let directory = tempfile::tempdir().expect("a directory");
+        Kept::load(directory.path()).check().expect("a new list");
+        std::fs::write(directory.path().join("reports.json"), "{").expect("written");
+        let told = Kept::load(directory.path()).check().unwrap_err();
+        assert!(told.message.contains("nothing is measured"), "{told}");
+        let kept = std::fs::read(directory.path().join("reports.json"));
+        assert_eq!(kept.expect("read"), b"{");
     }
 
     /// Goal: what is forgotten is gone from the list and from disk, and its number is not used

@@ -97,7 +97,7 @@ fn failure(doing: &str, error: &BenchError) -> Failure {
         BenchError::NoFio { .. } => {
             return Failure::new(FailureKind::Unsupported, format!("{doing}: {NO_FIO}"));
         }
-        BenchError::NoEngine { .. } => FailureKind::Unsupported,
+        BenchError::NoEngine { .. } | BenchError::NoSetpriv => FailureKind::Unsupported,
         BenchError::Path { .. } | BenchError::Word { .. } => FailureKind::Invalid,
         BenchError::Stopped => FailureKind::Canceled,
         BenchError::Run { .. } | BenchError::Failed { .. } | BenchError::File { .. } => {
@@ -237,10 +237,12 @@ impl Bench {
                 let why = format!("{}: {error}", files.display());
                 failed(FailureKind::Io, &why)
             })?;
+            // Before hours are spent on what cannot be kept.
+            self.kept.check()?;
             let (stop, stopped) = watch::channel(false);
             let server = Some(std::process::id());
             let runner = Runner::new(&program, &files.0, stopped, server).await;
-            let mut runner = runner.map_err(|error| failure(&doing, &error))?;
+            let runner = runner.map_err(|error| failure(&doing, &error))?;
             let mountpoint = self.directory.join("mnt");
             let set = set::make(
                 &self.serving,
@@ -251,20 +253,22 @@ impl Bench {
                 planned.told.size_bytes,
                 planned.block_bytes,
             );
-            let set = Box::pin(set).await?;
+            let Set {
+                name,
+                word,
+                place,
+                held,
+            } = Box::pin(set).await?;
             // It may leave meanwhile.
             drop(open);
+            let mut runner = runner.holding(Some(held));
             let done = self
-                .until_ended(&doing, &wanted, &planned, &set, &mut runner, work, &stop)
+                .until_ended(&doing, &wanted, &planned, &place, &mut runner, work, &stop)
                 .await;
             self.show(|running| running.step = BenchStep::Ending);
-            let gone = Box::pin(set::take_away(
-                &self.serving,
-                &self.left,
-                &set.name,
-                &set.word,
-            ))
-            .await;
+            // With what it holds, nothing could be unmounted.
+            drop(runner);
+            let gone = Box::pin(set::take_away(&self.serving, &self.left, &name, &word)).await;
             let report = match done {
                 Ok(report) => report,
                 Err(failure) => return and_back(Err(failure), gone),
@@ -284,7 +288,7 @@ impl Bench {
         doing: &str,
         wanted: &BenchWanted,
         planned: &Planned,
-        set: &Set,
+        place: &Place,
         runner: &mut Runner,
         work: &Work,
         stop: &watch::Sender<bool>,
@@ -302,7 +306,7 @@ impl Bench {
                 () = tokio::time::sleep(longest) => Ended::Late,
             }
         };
-        let measuring = self.measured(wanted, planned, &set.place, runner, work);
+        let measuring = self.measured(wanted, planned, place, runner, work);
         let mut measuring = std::pin::pin!(measuring);
         let done = tokio::select! {
             biased;

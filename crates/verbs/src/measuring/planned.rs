@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::{BenchLookReply, BenchQuota, BenchWanted, Failure, FailureKind, VdevReport};
 use bench::job::Times;
+use bench::limits::Asked;
 use bench::streams::Wanted;
 use bench::{Profile, Test, run};
 use dataset::{DatasetError, DatasetKind};
@@ -23,17 +24,10 @@ const LARGEST_PART: u64 = 2;
 const SIZE_STEP: u64 = 1 << 20;
 /// Sizes of blocks that datasets may have, in bytes.
 const BLOCKS: std::ops::RangeInclusive<u64> = 512..=16 << 20;
-/// Depths of loads.
-const DEPTHS: std::ops::RangeInclusive<u32> = 1..=1024;
-/// How many depths at most.
-const DEPTHS_MAX: usize = 16;
-/// Longest time of a load, and of what comes before it counts, in seconds.
-const SECONDS_MAX: u64 = 3600;
 /// Seconds within which a load has to be steady where nobody says so.
 const WARM_UP_SECONDS: u64 = 60;
-/// Seconds of a warm-up where nobody says so, and at most.
+/// Seconds of a warm-up where nobody says so.
 const TOTAL_SECONDS: u64 = 4 * 3600;
-const TOTAL_SECONDS_MAX: u64 = 48 * 3600;
 /// Bytes a second of a stream where nobody says so: 10 Mbit/s.
 const STREAM_RATE: u64 = 1_250_000;
 /// Bytes of a stream's access, and seconds in a player's or recorder's memory.
@@ -200,27 +194,15 @@ pub(super) const NO_FIO: &str = "fio is not installed on the server, and it make
 
 /// What is wrong with what somebody wants, by itself.
 fn check(wanted: &BenchWanted) -> Result<(), &'static str> {
-    let is_in =
-        |value: Option<u64>, most: u64| value.is_none_or(|value| (1..=most).contains(&value));
-    if !wanted.depths.iter().all(|depth| DEPTHS.contains(depth)) || wanted.depths.len() > DEPTHS_MAX
-    {
-        return Err("depths are 1 to 1,024, and 16 of them at most");
-    }
-    if !is_in(wanted.seconds, SECONDS_MAX) {
-        return Err("a load is measured for 1 to 3,600 seconds");
-    }
-    if wanted
-        .warm_up_seconds
-        .is_some_and(|seconds| seconds > SECONDS_MAX)
-    {
-        return Err("a load has to be steady within 3,600 seconds at most");
-    }
-    if !is_in(wanted.total_seconds, TOTAL_SECONDS_MAX) {
-        return Err("a warm-up takes 1 to 172,800 seconds");
-    }
-    if !is_in(wanted.stream_rate, 1 << 40) {
-        return Err("a stream has a rate, 1 TiB a second at most");
-    }
+    let asked = Asked {
+        profile: wanted.profile,
+        depths: &wanted.depths,
+        seconds: wanted.seconds,
+        warm_up_seconds: wanted.warm_up_seconds,
+        total_seconds: wanted.total_seconds,
+        stream_rate: wanted.stream_rate,
+    };
+    asked.check()?;
     let is_block = |bytes: u64| bytes.is_power_of_two() && BLOCKS.contains(&bytes);
     if !wanted.block_bytes.is_none_or(is_block) {
         return Err("a block's size is a power of two from 512 bytes to 16 MiB");

@@ -3,27 +3,31 @@
 //! The server is root, and what datasets hold belongs to others, who could put a symbolic link in
 //! its way. So loads use one file on a filesystem of their own, which nobody but the server's user
 //! reaches by its mount (it is in the state directory, and shared by nothing), or the file of a
-//! volume of their own. Who may receive streams into that filesystem could still replace the file:
-//! fio opens it by its name for each load.
+//! volume of their own. Who may receive streams into that filesystem could still replace the file,
+//! and who may rename volumes could put another one in its place: so it is found once, and held
+//! ([`bench::held`]). A file is made where nothing is, and only on what is mounted.
 //!
 //! **What a crash leaves.** Before a dataset is made, its name is put on a list in the state
 //! directory, with a random word; it is made with the same word in the property
 //! `millpond:bench`, in one transaction group. What is on the list and has its word, set
 //! on itself, is destroyed at the next start, before the next measurement, and when its pool comes.
 //! Nothing else is: permissions let nobody set the property, a stream that brings it does not set
-//! it, and a list that cannot be read names nothing.
+//! it, a list that cannot be read names nothing, and what is on it is believed only where it is a
+//! name that is given here. A dataset above may have another name by then; one that was renamed
+//! itself is somebody's, and stays.
 
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::{BenchWanted, EventKind, Failure, FailureKind};
-use bench::Place;
+use bench::{Held, Place};
 use dataset::{DatasetError, PropertySource};
 use device::private;
 use host::table_file::TableFile;
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
 use volume::ZvolInit;
 
 use crate::create::{new_filesystem, volume_reservation};
@@ -56,7 +60,14 @@ impl Left {
     /// Reads what a server before has left.
     pub(super) fn load(directory: &Path) -> Self {
         let path = directory.join("sets.json");
-        let (names, file) = TableFile::load::<Names>(path, "datasets of measurements");
+        let (mut names, file) = TableFile::load::<Names>(path, "datasets of measurements");
+        names.retain(|(name, word)| {
+            let is_given = is_given(name, word);
+            if !is_given {
+                tracing::warn!("'{name}' is no name of a measurement's dataset, and is left alone");
+            }
+            is_given
+        });
         Self {
             names: Mutex::new(names),
             file,
@@ -93,12 +104,26 @@ impl Left {
     }
 }
 
+/// The last part of the name that goes with a word.
+fn own_name(word: &str) -> String {
+    format!("{PREFIX}{}", word.get(..8).unwrap_or(word))
+}
+
+/// Whether such a name is given with such a word.
+fn is_given(name: &str, word: &str) -> bool {
+    let is_word = word.len() == 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let own = name.rsplit_once('/').map(|(_, own)| own);
+    is_word && own.is_some_and(|own| own == own_name(word))
+}
+
 /// A dataset for loads.
 pub(super) struct Set {
     pub(super) name: String,
     pub(super) word: String,
     /// Where loads go.
     pub(super) place: Place,
+    /// What they go over. Its filesystem is not unmounted before this is let go.
+    pub(super) held: Held,
 }
 
 /// Makes one, of `size_bytes` if it is a volume. A filesystem is mounted at `mountpoint`.
@@ -115,7 +140,7 @@ pub(super) async fn make(
     block_bytes: u64,
 ) -> Result<Set, Failure> {
     let word = format!("{:016x}", serving.world.random.next_u64());
-    let name = format!("{}/{PREFIX}{}", wanted.dataset, &word[..8]);
+    let name = format!("{}/{}", wanted.dataset, own_name(&word));
     let doing = format!("cannot measure '{}'", wanted.dataset);
     let properties = match wanted.is_volume {
         true => of_volume(open, wanted, &word, size_bytes, block_bytes),
@@ -155,14 +180,21 @@ pub(super) async fn make(
                 Box::pin(serving.mount_at(open, &name, mountpoint, false, &[])).await?;
             }
         }
-        let path = match wanted.is_volume {
-            true => serving.volumes.file(&name),
-            false => mountpoint.join(DATA),
-        };
-        place(&doing, path, wanted.is_volume).await
+        match wanted.is_volume {
+            true => place(&doing, serving.volumes.file(&name), find_volume).await,
+            false => {
+                let make = move |path: &Path| make_file(path, size_bytes);
+                place(&doing, mountpoint.join(DATA), make).await
+            }
+        }
     };
     match made.await {
-        Ok(place) => Ok(Set { name, word, place }),
+        Ok((place, held)) => Ok(Set {
+            name,
+            word,
+            place,
+            held,
+        }),
         Err(failure) => {
             let gone = take_away(serving, left, &name, &word).await;
             and_back(Err(failure), gone)
@@ -170,35 +202,52 @@ pub(super) async fn make(
     }
 }
 
-/// Where loads go; on a filesystem the file is made. What is served by this process is asked aside.
-async fn place(doing: &str, path: PathBuf, is_volume: bool) -> Result<Place, Failure> {
+/// Where loads go, held. What is served by this process is asked aside.
+async fn place(
+    doing: &str,
+    path: PathBuf,
+    find: impl FnOnce(&Path) -> io::Result<Held> + Send + 'static,
+) -> Result<(Place, Held), Failure> {
     let failed = |why: String| Failure::new(FailureKind::Io, format!("{doing}: {why}"));
     let Some(text) = path.to_str().map(str::to_owned) else {
         let why = format!("{}: names are in UTF-8", path.display());
         return Err(failed(why));
     };
-    let asked = serve_fuse::aside(move || {
-        if !is_volume {
-            let mut options = std::fs::OpenOptions::new();
-            options
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path)?;
-        }
-        let mut options = std::fs::OpenOptions::new();
-        options
-            .read(true)
-            .custom_flags(OFlags::DIRECT.bits().cast_signed());
-        // Not every kernel has it for FUSE.
-        Ok::<bool, std::io::Error>(options.open(&path).is_ok())
+    let found = serve_fuse::find_aside(move || {
+        let held = find(&path)?;
+        let is_direct = held.is_direct();
+        Ok((OwnedFd::from(held), is_direct))
     });
-    let asked = asked.await;
-    let is_direct = asked.map_err(|error| failed(format!("{text}: {error}")))?;
-    Ok(Place::File {
+    let found = found.await;
+    let (held, is_direct) = found.map_err(|error| failed(format!("{text}: {error}")))?;
+    let place = Place::File {
         path: text,
         is_direct,
-    })
+    };
+    Ok((place, held.into()))
+}
+
+/// The file of a volume.
+fn find_volume(path: &Path) -> io::Result<Held> {
+    let held = Held::find(path)?;
+    match held.metadata()?.is_file() {
+        true => Ok(held),
+        false => Err(io::Error::other("it is not the file of a volume")),
+    }
+}
+
+/// Makes a file in the root of what is mounted, and nowhere else.
+fn make_file(path: &Path, size_bytes: u64) -> io::Result<Held> {
+    let root = path.parent().unwrap_or(Path::new("/"));
+    let above = Held::find(root.join(".."))?;
+    let root = Held::find(root)?;
+    // Somebody may have unmounted it meanwhile: then it is a directory of the state directory's.
+    if root.metadata()?.dev() == above.metadata()?.dev() {
+        return Err(io::Error::other("its filesystem is not mounted any more"));
+    }
+    let held = Held::make(&root, DATA)?;
+    held.set_size(size_bytes)?;
+    Ok(held)
 }
 
 fn owned(properties: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -285,6 +334,20 @@ async fn find(open: &OpenPool, name: &str, word: &str) -> Result<Found, DatasetE
     }
 }
 
+/// The name that a dataset of this word has now, where one above it was renamed.
+async fn moved(open: &OpenPool, word: &str) -> Result<Option<String>, DatasetError> {
+    let directories = open.pool.dsl().directories();
+    let all = directories
+        .list(&open.pool.name(), &everything(None))
+        .await?;
+    for info in all.iter().filter(|info| is_given(&info.name, word)) {
+        if find(open, &info.name, word).await? == Found::Ours {
+            return Ok(Some(info.name.clone()));
+        }
+    }
+    Ok(None)
+}
+
 /// Destroys a dataset that was made for a measurement, with snapshots that somebody took of it.
 /// Where its pool is not here it stays on the list.
 ///
@@ -302,18 +365,19 @@ pub(super) async fn take_away(
     let _admin = open.admin.lock().await;
     let doing = format!("cannot destroy '{name}', which was made for a measurement");
     let failed = |error: DatasetError| from_dataset(&doing, &error);
-    match find(&open, name, word).await.map_err(failed)? {
-        Found::Ours => {}
-        Found::Nothing => {
-            left.forget(name);
-            return Ok(());
-        }
+    let noted = name;
+    let now = match find(&open, name, word).await.map_err(failed)? {
+        Found::Ours => Some(name.to_owned()),
+        Found::Nothing => moved(&open, word).await.map_err(failed)?,
         Found::Other => {
             tracing::warn!("'{name}' is not what was made for a measurement, and stays");
-            left.forget(name);
-            return Ok(());
+            None
         }
-    }
+    };
+    let Some(name) = now.as_deref() else {
+        left.forget(noted);
+        return Ok(());
+    };
     let dsl = open.pool.dsl();
     let listed = dsl.directories().list(name, &everything(None)).await;
     let listed = listed.map_err(failed)?;
@@ -333,7 +397,7 @@ pub(super) async fn take_away(
         }
     }
     gone.map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
-    left.forget(name);
+    left.forget(noted);
     open.background.poke(&open.pool);
     Ok(())
 }
@@ -342,23 +406,45 @@ pub(super) async fn take_away(
 mod tests {
     use super::*;
 
-    /// Goal: the list of what may be left survives a crash, and one that cannot be read names
-    /// nothing and is not replaced.
+    /// Goal: the list of what may be left survives a crash, what is on it that no measurement
+    /// noted is not believed, and one that cannot be read names nothing and is not replaced.
     #[test]
     fn the_list_of_what_may_be_left_is_on_disk() {
+        const WORDS: [&str; 2] = ["0123456789abcdef", "89abcdef01234567"];
         let directory = tempfile::tempdir().expect("a directory");
         let left = Left::load(directory.path());
-        left.note("tank/millpond-bench-1", "1").expect("noted");
-        left.note("tank/millpond-bench-2", "2").expect("noted");
-        left.forget("tank/millpond-bench-1");
+        let names = WORDS.map(|word| format!("tank/{}", own_name(word)));
+        for (name, word) in names.iter().zip(WORDS) {
+            left.note(name, word).expect("noted");
+        }
+        left.note("tank/data", WORDS[0]).expect("noted");
+        left.note(&names[0], WORDS[1]).expect("noted");
+        left.note("tank/millpond-bench-0", "0").expect("noted");
         let again = Left::load(directory.path());
-        assert_eq!(again.all(), [("tank/millpond-bench-2".into(), "2".into())]);
+        let of = |at: usize| (names[at].clone(), WORDS[at].to_owned());
+        assert_eq!(again.all(), [of(0), of(1)]);
+        again.forget(&names[0]);
+        let again = Left::load(directory.path());
+        assert_eq!(again.all(), [of(1)]);
         let path = directory.path().join("sets.json");
         std::fs::write(&path, "{").expect("written");
         let damaged = Left::load(directory.path());
         assert!(damaged.all().is_empty());
         assert!(damaged.note("tank/millpond-bench-3", "3").is_err());
         assert_eq!(std::fs::read(&path).expect("read"), b"{");
+    }
+
+    /// Goal: the file is made on what is mounted, and not in the directory below, nor where
+    /// something is already.
+    #[test]
+    fn a_file_is_made_only_on_what_is_mounted() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join(DATA);
+        let told = make_file(&path, 4096).expect_err("nothing is mounted");
+        assert!(told.to_string().contains("not mounted"), "{told}");
+        assert!(!path.exists());
+        std::fs::create_dir(&path).expect("a directory");
+        assert!(find_volume(&path).is_err());
     }
 
     /// Goal: what loads go over is mounted and shared by nothing, whatever it would inherit.

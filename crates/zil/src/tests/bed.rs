@@ -117,6 +117,15 @@ impl Machine {
         }
     }
 
+    /// Has the disks that the pool is on write through their caches where a write is to be durable,
+    /// so that nothing else is durable by it.
+    pub fn set_durable_writes(&self, durable: bool) {
+        for name in ["disk0", "disk1", "disk2"] {
+            let disk = self.sim.disk(name).expect("there");
+            disk.set_durable_writes(durable);
+        }
+    }
+
     fn config(&self) -> NvList {
         let leaf = |name: &str, guid: u64| {
             let mut leaf = NvList::new();

@@ -19,7 +19,7 @@ use format::{LogKind, ObjectId, Txg, ZilHeader};
 use parking_lot::Mutex;
 use zio::pipeline::{FailMode, LogPlaces};
 
-use crate::blocks::{BLOCK_BYTES_MAX, Bursts, Packer, RECORD_BYTES_MAX, block_bytes};
+use crate::blocks::{BLOCK_BYTES_MAX, Bursts, Packer, RECORD_BYTES_MAX, Records, block_bytes};
 use crate::pending::{Entry, EntryBody, OBJECT_BYTES_MAX, Pending};
 use crate::{LogContent, LogRecord, ReplayError, ReplayRecord, ReplayTarget, SyncMode};
 use bed::{Bed, Layout, Machine, simulate};
@@ -247,8 +247,9 @@ fn a_txg_makes_records_superfluous_and_frees_their_blocks() {
 
 #[test]
 fn committers_share_writes() {
-    async fn run(committers: usize) -> (u64, u64) {
+    async fn run(committers: usize, through: bool) -> (u64, u64) {
         let machine = Machine::new(5, Layout::Single);
+        machine.set_durable_writes(through);
         let bed = with_chain(&machine).await;
         let objects = bed.objects(committers, BLOCK).await;
         machine
@@ -275,8 +276,10 @@ fn committers_share_writes() {
         let after = machine.sim.counts();
         (after.writes - before.writes, after.flushes - before.flushes)
     }
-    let (alone_writes, alone_flushes) = simulate(run(1));
-    let (writes, flushes) = simulate(run(64));
+    // Where the disk can, a commit is one operation of it.
+    assert_eq!(simulate(run(1, true)), (16, 0));
+    let (alone_writes, alone_flushes) = simulate(run(1, false));
+    let (writes, flushes) = simulate(run(64, false));
     assert_eq!((alone_writes, alone_flushes), (16, 16));
     // 64 times as much was committed: by about twice as many flushes, as half of the committers
     // are in one batch and half in the next.
@@ -726,9 +729,9 @@ fn records_are_packed_without_gaps_and_within_blocks() {
         let limit = if index == 0 { 4096 } else { BLOCK_BYTES_MAX };
         assert!(block.block_bytes() <= limit, "block {index}");
         let mut at = 0;
-        while at < block.bytes.len() {
+        while at < block.len() {
             let word = |index: usize| {
-                let raw = block.bytes[at + index * 8..].first_chunk::<8>();
+                let raw = block.bytes()[at + index * 8..].first_chunk::<8>();
                 u64::from_le_bytes(*raw.expect("a word"))
             };
             sequence += 1;
@@ -832,7 +835,7 @@ fn what_is_cut_of_a_write_ends_with_a_page() {
                 let (blocks, _) = packer.finish();
                 let mut at = offset;
                 for block in &blocks {
-                    let mut rest = &block.bytes[..];
+                    let mut rest = block.bytes();
                     while !rest.is_empty() {
                         let word = |index: usize| {
                             let raw = rest[index * 8..].first_chunk::<8>().expect("a word");
@@ -849,7 +852,7 @@ fn what_is_cut_of_a_write_ends_with_a_page() {
                 }
                 assert_eq!(at, offset + length);
                 // No block but the first is nearly empty.
-                let sizes = blocks.iter().map(|block| block.bytes.len());
+                let sizes = blocks.iter().map(Records::len);
                 assert!(sizes.skip(1).take(1).all(|size| size > 100_000));
             }
         }
@@ -882,7 +885,7 @@ fn what_belongs_together_is_in_one_block() {
             assert_eq!(sequence, 60, "no write is cut");
             for block in &blocks {
                 let mut kinds = Vec::new();
-                let mut rest = &block.bytes[..];
+                let mut rest = block.bytes();
                 while !rest.is_empty() {
                     let word = |index: usize| {
                         let raw = rest[index * 8..].first_chunk::<8>().expect("a word");

@@ -57,6 +57,11 @@ impl FreeMap {
         &self.ranges
     }
 
+    /// Bytes that it takes in memory, roughly: each range is in the index by size as well.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        size_of::<Self>() as u64 + 2 * self.ranges.memory_bytes()
+    }
+
     pub(super) fn space(&self) -> u64 {
         self.ranges.space()
     }

@@ -108,6 +108,19 @@ impl Metaslab {
         }
     }
 
+    /// Bytes that it takes in memory, roughly.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let by_txg = [&self.allocating, &self.freeing, &self.keeping];
+        let sets = by_txg.into_iter().flatten().chain(&self.defer);
+        let sets = sets.chain([&self.freed, &self.held]);
+        let sets = sets.chain(self.shared.values());
+        let logged = self.log.len() * size_of::<Logged>();
+        size_of::<Self>() as u64
+            + self.free_map().map_or(0, FreeMap::memory_bytes)
+            + sets.map(RangeSet::memory_bytes).sum::<u64>()
+            + logged as u64
+    }
+
     pub(super) fn free_map(&self) -> Option<&FreeMap> {
         match &self.loaded {
             Loaded::Yes(map) => Some(map),

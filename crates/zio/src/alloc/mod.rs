@@ -814,6 +814,14 @@ impl Allocator {
             .collect()
     }
 
+    /// Bytes that what is known of free space takes in memory, roughly. Each vdev is locked while
+    /// its metaslabs are counted.
+    pub fn memory_bytes(&self) -> u64 {
+        let entries: Vec<_> = self.tops.read().values().cloned().collect();
+        let bytes = entries.iter().map(|entry| entry.top.lock().memory_bytes());
+        bytes.sum()
+    }
+
     /// Space of the pool as of the last synced txg. Cheap.
     pub fn totals(&self) -> SpaceTotals {
         let mut cached = self.totals.lock();

@@ -446,6 +446,26 @@ fn vdevs_take_turns_by_their_free_space() {
 }
 
 #[test]
+fn memory_goes_by_the_ranges_that_are_known() {
+    simulate(async {
+        let allocator = allocator(&[spec(0, AllocClass::Normal, 4)]);
+        let none = allocator.memory_bytes();
+        let mut dvas = Vec::new();
+        for _ in 0..200 {
+            let got = allocator.allocate(&request(5, 4096, 1)).await;
+            dvas.push(got.expect("space")[0].expect("a copy"));
+        }
+        let whole = allocator.memory_bytes();
+        assert!(whole > none);
+        // Every other one goes: so many ranges come that touch no others.
+        for dva in dvas.iter().step_by(2) {
+            allocator.unallocate(Txg::new(5), dva);
+        }
+        assert!(allocator.memory_bytes() >= whole + 90 * 32, "{whole}");
+    });
+}
+
+#[test]
 fn classes_fall_back_to_normal() {
     simulate(async {
         let allocator = allocator(&[

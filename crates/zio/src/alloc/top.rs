@@ -94,6 +94,12 @@ impl Top {
         self.spec.metaslab_count = self.metaslabs.len() as u64;
     }
 
+    /// Bytes that it takes in memory, roughly; without what waits to be trimmed, of which there is
+    /// little.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.metaslabs.iter().map(Metaslab::memory_bytes).sum()
+    }
+
     pub(super) fn metaslab_mut(&mut self, index: usize) -> Option<&mut Metaslab> {
         self.metaslabs.get_mut(index)
     }

@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use device::{MemoryUser, MemoryUses};
 use l2arc::{Memory, SecondLevel};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -202,6 +203,17 @@ impl Charges {
     /// Bytes that all pools are charged now.
     pub(super) fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Adds what is charged.
+    pub(super) fn add_memory(&self, uses: &mut MemoryUses) {
+        let share = self.share_bytes();
+        let indexes_bytes = self.indexes_bytes.load(Ordering::Relaxed);
+        // The two change one after the other.
+        let objects_bytes = self.used_bytes().saturating_sub(indexes_bytes);
+        uses.add(MemoryUser::Objects, objects_bytes, Some(share));
+        let indexes_bound = Some(share / INDEX_PARTS);
+        uses.add(MemoryUser::CacheDeviceIndexes, indexes_bytes, indexes_bound);
     }
 
     fn share_bytes(&self) -> u64 {

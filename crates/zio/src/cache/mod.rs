@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use device::{MemoryUser, MemoryUses};
 use format::{BlockPointer, ObjectType, VdevId};
 use parking_lot::Mutex;
 
@@ -259,6 +260,20 @@ impl SharedCache {
     /// What counts in the limit beside blocks: of all pools together.
     pub fn charged_bytes(&self) -> u64 {
         self.charges.used_bytes()
+    }
+
+    /// Adds what the cache has, and what else counts in its limit: of all pools together.
+    pub fn add_memory(&self, uses: &mut MemoryUses) {
+        let (mut blocks_bytes, mut tables_bytes) = (0, 0);
+        for shard in &self.shards {
+            let (blocks, tables) = shard.lock().memory_bytes();
+            blocks_bytes += blocks;
+            tables_bytes += tables;
+        }
+        let limit_bytes = Some(self.limit_bytes());
+        uses.add(MemoryUser::CacheBlocks, blocks_bytes, limit_bytes);
+        uses.add(MemoryUser::CacheTables, tables_bytes, None);
+        self.charges.add_memory(uses);
     }
 
     /// What blocks, and what counts beside them, may take: of all pools together.

@@ -73,6 +73,14 @@ fn weight(data: &Bytes) -> u64 {
     data.len() as u64 + OVERHEAD_BYTES
 }
 
+/// What the owner of a block's bytes takes, who counts the references to them.
+const SHARED_BYTES: usize = 32;
+
+/// Bytes that a table takes: an eighth of its places is never used, and each has a byte beside.
+fn table_bytes<K, V>(table: &Table<K, V>) -> usize {
+    table.capacity() / 7 * 8 * (size_of::<(K, V)>() + 1)
+}
+
 type Table<K, V> = HashMap<K, V, BuildHasherDefault<Through>>;
 
 /// Keys in the order in which they came, with their numbers.
@@ -234,6 +242,21 @@ impl Shard {
     pub(super) fn held(&self, pool: usize) -> HeldByKind {
         let part = self.parts.get(pool);
         part.map_or_else(HeldByKind::default, |part| part.held)
+    }
+
+    /// Bytes of all blocks as they count in the limit, and what tables and remembered keys take
+    /// beyond what they count with.
+    pub(super) fn memory_bytes(&self) -> (u64, u64) {
+        let (small, main) = self.bytes();
+        let blocks: usize = self.parts.iter().map(|part| part.entries.len()).sum();
+        let parts = self.parts.iter().map(|part| {
+            let queued = part.small.keys.capacity() + part.main.keys.capacity();
+            table_bytes(&part.entries) + queued * size_of::<(Hashed, u64)>()
+        });
+        let ghosts = table_bytes(&self.ghost_counts) + self.ghosts.capacity() * size_of::<u64>();
+        let kept = parts.sum::<usize>() + ghosts + blocks * SHARED_BYTES;
+        let counted = blocks as u64 * OVERHEAD_BYTES;
+        (small + main, (kept as u64).saturating_sub(counted))
     }
 
     pub(super) fn set_limit_bytes(&mut self, limit_bytes: u64) {

@@ -1,5 +1,6 @@
 //! Tests of the cache.
 
+use device::MemoryUse;
 use format::{Checksum, Compression, Dva, Endian, RegularPointer, Txg};
 use proptest::prelude::*;
 
@@ -38,6 +39,41 @@ fn what_is_kept_is_found_and_counted() {
     cache.remove(key(1));
     assert_eq!(cache.get(key(1)), None);
     assert_eq!(cache.stats().total().size_bytes, 0);
+}
+
+#[test]
+fn memory_is_told_as_it_counts_and_what_tables_take_beyond_that() {
+    let cache = Cache::new(8 << 20);
+    let told = || {
+        let mut uses = MemoryUses::default();
+        cache.shared().add_memory(&mut uses);
+        uses
+    };
+    assert_eq!(told().total_bytes(), 0);
+    for number in 0..1000 {
+        cache.insert(key(number), block(4096, number));
+    }
+    let charged = cache.charge().take(300_000);
+    let index_bytes = l2arc::Memory::take(&**cache.charge(), 1000);
+    assert_eq!(index_bytes, 1000);
+    let uses = told();
+    let tables_bytes = uses.of(MemoryUser::CacheTables);
+    let of = |bytes, bound_bytes| MemoryUse { bytes, bound_bytes };
+    let blocks_bytes = 1000 * (4096 + OVERHEAD_BYTES);
+    assert_eq!(
+        uses.iter().collect::<Vec<_>>(),
+        [
+            (MemoryUser::CacheBlocks, of(blocks_bytes, Some(8 << 20))),
+            (MemoryUser::Objects, of(300_000, Some(4 << 20))),
+            (MemoryUser::CacheDeviceIndexes, of(1000, Some(2 << 20))),
+            (MemoryUser::CacheTables, of(tables_bytes, None)),
+        ]
+    );
+    // A block has a place in a table and one in a queue.
+    assert!((1..512_000).contains(&tables_bytes), "{tables_bytes}");
+    assert_eq!(uses.beside_cache_bytes(), tables_bytes);
+    drop(charged);
+    assert_eq!(told().of(MemoryUser::Objects), 0);
 }
 
 #[test]

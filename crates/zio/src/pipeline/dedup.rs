@@ -189,6 +189,14 @@ impl Dedup {
         *self.tables.write() = Some(Arc::downgrade(tables));
     }
 
+    /// Bytes that live entries and queued frees take in memory, roughly.
+    pub fn memory_bytes(&self) -> u64 {
+        let entry_bytes = size_of::<(DedupName, Slot)>() + size_of::<LiveEntry>();
+        let entries_bytes = self.live.lock().len() * entry_bytes;
+        let frees = self.frees.lock().values().map(Vec::len).sum::<usize>();
+        (entries_bytes + frees * size_of::<BlockPointer>()) as u64
+    }
+
     /// Whether this pass left something to settle: then there must be another one.
     pub fn has_work(&self, txg: Txg) -> bool {
         self.has_frees(txg) || !self.live.lock().is_empty()

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use codec::checksum::{seal, seal_beside_mac};
 use codec::crypt::BlockCrypt;
-use device::Random;
+use device::{Random, WriteBuffer};
 use format::{
-    BlockPointer, Checksum, Compression, CryptParams, Endian, ObjectType, ObjsetId, RegularPointer,
-    Txg, ZilLink, ZilSequence,
+    BlockPointer, Checksum, Compression, CryptParams, Dva, Endian, ObjectType, ObjsetId,
+    RegularPointer, Txg, ZilLink, ZilSequence,
 };
 use vdev::{AllocClass, IoContext, Priority, VdevTree};
 
@@ -146,10 +146,10 @@ impl LogBlocks {
         })?)
     }
 
-    /// Writes an intent log block: sets the checksum in its chain header (`zc_eck`; `zc_nused` must
-    /// be set) and writes it. `data` may be shorter than the block when the rest is not used; whole
-    /// 4 KiB. Durable on return with `flush`, else after [`Self::flush`] or
-    /// [`super::Pipeline::flush`].
+    /// Writes an intent log block: encrypts it and sets the checksum in its chain header (`zc_eck`;
+    /// `zc_nused` must be set), where it is, and writes it from there. It may be shorter than the
+    /// pointer says when the rest is not used; whole 4 KiB. Durable on return, it alone, if that is
+    /// asked for; else after [`Self::flush`] or [`super::Pipeline::flush`].
     ///
     /// # Errors
     /// [`vdev::VdevError::VdevUnavailable`] when it could not be written, or a device did not take
@@ -158,14 +158,14 @@ impl LogBlocks {
     pub async fn write(
         &self,
         bp: &BlockPointer,
-        mut data: Vec<u8>,
-        flush: bool,
+        mut block: WriteBuffer,
+        durable: bool,
     ) -> Result<(), ZioError> {
         self.suspension.check_writable()?;
         if let Some(error) = self.suspension.error() {
             return Err(error);
         }
-        self.encrypt(bp, &mut data)?;
+        self.encrypt(bp, block.as_mut())?;
         let seal = if bp.is_encrypted() {
             seal_beside_mac
         } else {
@@ -175,13 +175,13 @@ impl LogBlocks {
             bp.checksum_kind(),
             Endian::Little,
             &bp.checksum(),
-            &mut data,
+            block.as_mut(),
         )
         .map_err(bug)?;
         let io = IoContext {
             priority: Priority::Sync,
             birth: bp.physical_birth(),
-            flush,
+            durable,
             ..IoContext::default()
         };
         let psize = bp.psize_bytes() as usize;
@@ -191,28 +191,28 @@ impl LogBlocks {
                 cause,
             })
         };
+        let is_striped = |dva: Dva| {
+            let top = self.tree.top(dva.vdev());
+            top.and_then(|top| top.geometry())
+                .is_none_or(|geometry| geometry.parity() > 0)
+        };
+        if block.len() > psize || bp.dvas().any(is_striped) {
+            // RAID-Z's columns depend on the length: it is read back whole.
+            block.resize(psize);
+        }
+        let data = block.into_bytes();
         for dva in bp.dvas() {
-            let striped = self
-                .tree
-                .top(dva.vdev())
-                .and_then(|top| top.geometry())
-                .is_none_or(|geometry| geometry.parity() > 0);
-            let mut data = data.clone();
-            if striped || data.len() > psize {
-                // RAID-Z's columns depend on the length: it is read back whole.
-                data.resize(psize, 0);
-            }
             self.tree
-                .write_log_block(dva.vdev(), dva.offset_bytes(), data.into(), &io)
+                .write_log_block(dva.vdev(), dva.offset_bytes(), data.clone(), &io)
                 .await
                 .map_err(|error| unavailable(error.cause))
-                .and_then(|()| match flush {
+                .and_then(|()| match durable {
                     true => Ok(self.tree.settle_written(dva.vdev())?),
                     false => Ok(()),
                 })
                 .inspect_err(|_| self.leave_failed_logs())?;
         }
-        if flush {
+        if durable {
             self.tree.topology().check_recorded(bp)?;
         }
         Ok(())

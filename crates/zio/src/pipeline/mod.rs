@@ -26,10 +26,11 @@
 //! decompressed and kept in the cache. Readers of the same block wait for one read. Gang blocks are
 //! put together from their members, embedded ones decoded, holes are zeros.
 //!
-//! **Write**: zeros become holes, the rest is compressed, encrypted and checksummed (one trip to a
-//! CPU worker), embedded in the pointer when small enough, looked up in the dedup table when it may
-//! be shared, else allocated once for each copy (or as a gang block when there is no such run of
-//! free space), and written everywhere. Nothing is durable before a flush.
+//! **Write**: zeros become holes, the rest is compressed (but for what comes so, [`BlockData`]),
+//! encrypted and checksummed (one trip to a CPU worker), embedded in the pointer when small enough,
+//! looked up in the dedup table when it may be shared, else allocated once for each copy (or as a
+//! gang block when there is no such run of free space), and written everywhere. Nothing is durable
+//! before a flush.
 //!
 //! **Suspension**: a write that redundancy cannot absorb is never dropped. The pool is suspended,
 //! the write waits and is tried again after [`Suspension::resume`]; [`Suspension::abandon`] makes
@@ -57,6 +58,8 @@ mod gang_write;
 mod heal;
 mod keys;
 mod log_blocks;
+#[cfg(test)]
+mod packed_tests;
 mod placement;
 mod policy;
 mod prepare;
@@ -97,7 +100,7 @@ pub use frees::{FreedHook, Frees};
 pub use heal::{Healing, Replacement};
 pub use keys::{BlockKey, Keys};
 pub use log_blocks::LogBlocks;
-pub use policy::{CacheUse, FailMode, LogPlaces, RawBlock, ReadContext, WritePolicy};
+pub use policy::{BlockData, CacheUse, FailMode, LogPlaces, RawBlock, ReadContext, WritePolicy};
 pub use read::Reader;
 pub use sharing::{SharedHook, Sharing};
 pub use suspension::{
@@ -141,8 +144,8 @@ impl Default for PipelineOptions {
             fail_mode: FailMode::Wait,
             read_only: false,
             writes_in_flight_max: 256,
-            // A window of each of a few streams; hard disks want a megabyte each to be busy.
-            prefetch_bytes_max: 32 << 20,
+            // Two of the longest windows; hard disks want a megabyte each to be busy.
+            prefetch_bytes_max: 64 << 20,
         }
     }
 }
@@ -423,7 +426,7 @@ impl Pipeline {
     pub async fn write_in_turn(
         &self,
         txg: Txg,
-        data: Bytes,
+        data: BlockData,
         policy: &WritePolicy,
         turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {
@@ -467,7 +470,7 @@ impl Pipeline {
         &self,
         txg: Txg,
         old: &BlockPointer,
-        data: Bytes,
+        data: BlockData,
         policy: &WritePolicy,
         turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {

@@ -1,5 +1,6 @@
 //! What callers say about the blocks that they read and write.
 
+use bytes::Bytes;
 use codec::compress::ZstdLevel;
 use format::{Bookmark, Checksum, Compression, CryptParams, ObjectType};
 use vdev::{AllocClass, Priority};
@@ -86,6 +87,51 @@ pub struct RawBlock {
     pub crypt: Option<CryptParams>,
     /// The MAC; roots of object sets have theirs within.
     pub mac: Option<[u8; 16]>,
+}
+
+/// What a block holds that is to be written, and how it was compressed where it came from, if that
+/// is known: it is then stored as that (`ZIO_FLAG_RAW_COMPRESS`, module/zfs/zio.c).
+#[derive(Debug, Clone)]
+pub struct BlockData {
+    pub(super) bytes: Bytes,
+    pub(super) packed: Option<(Bytes, Compression)>,
+}
+
+impl BlockData {
+    /// Data together with its compressed form. That they fit each other is the caller's to know:
+    /// nobody looks before the block is read again.
+    pub fn packed(bytes: Bytes, packed: Bytes, compression: Compression) -> Self {
+        Self {
+            bytes,
+            packed: Some((packed, compression)),
+        }
+    }
+
+    /// What the block holds.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Length of the compressed form, in bytes; zero without.
+    pub fn packed_bytes(&self) -> u64 {
+        let packed = self.packed.as_ref();
+        packed.map_or(0, |(packed, _)| packed.len() as u64)
+    }
+
+    /// Whether this is of these very bytes, in the same memory. They cannot have changed then:
+    /// whoever has a share in bytes keeps others from changing them in place.
+    pub fn is_of(&self, bytes: &Bytes) -> bool {
+        std::ptr::eq(&self.bytes[..], &bytes[..])
+    }
+}
+
+impl From<Bytes> for BlockData {
+    fn from(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            packed: None,
+        }
+    }
 }
 
 /// How a block is to be written (`zio_prop_t`).

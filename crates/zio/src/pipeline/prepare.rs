@@ -14,9 +14,9 @@ use format::{
 };
 use vdev::AllocUnits;
 
-use super::WritePolicy;
 use super::check::is_heavy;
 use super::keys::{CRYPT_ON_TASK_BYTES, Lock};
+use super::{BlockData, WritePolicy};
 use crate::error::{ZioError, bug};
 
 /// Blocks longer than this are compressed by a CPU worker.
@@ -110,8 +110,27 @@ impl Preparation {
         Ok([a, b, mac.next().unwrap_or(0), mac.next().unwrap_or(0)])
     }
 
-    fn run(&self, data: Bytes) -> Result<Prepared, ZioError> {
+    /// A compressed form in whole allocation units, zeros behind, as what we compress has them;
+    /// `None` where that is no shorter than the data.
+    fn in_units(&self, packed: Bytes, length: usize) -> Option<Bytes> {
+        let rounded = self.units.round_up(packed.len());
+        if rounded >= length {
+            return None;
+        }
+        if rounded == packed.len() {
+            return Some(packed);
+        }
+        let mut padded = packed.to_vec();
+        padded.resize(rounded, 0);
+        Some(padded.into())
+    }
+
+    fn run(&self, block: BlockData) -> Result<Prepared, ZioError> {
         let policy = &self.policy;
+        let BlockData {
+            bytes: data,
+            packed,
+        } = block;
         if let Some(raw) = policy.raw {
             return Ok(Prepared::Stored(Stored {
                 checksum: self.checksum(&data, raw.mac)?,
@@ -122,10 +141,16 @@ impl Preparation {
         }
         let mut stored = data.clone();
         let mut compression = Compression::Off;
-        if policy.compression != Compression::Off {
-            if is_zero(&data) {
-                return Ok(Prepared::Hole);
-            }
+        if policy.compression != Compression::Off && is_zero(&data) {
+            return Ok(Prepared::Hole);
+        }
+        let packed = packed.and_then(|(packed, kind)| {
+            let packed = self.in_units(packed, data.len());
+            packed.map(|packed| (packed, kind))
+        });
+        if let Some(packed) = packed {
+            (stored, compression) = packed;
+        } else if policy.compression != Compression::Off {
             let max = self.compressed_max(data.len());
             let compressed = compress(policy.compression, policy.zstd_level, &data, max)
                 .unwrap_or_else(|error| {
@@ -175,15 +200,20 @@ impl Preparation {
     }
 
     /// [`Self::run`], here or on a CPU worker.
-    pub(super) async fn run_on(self, world: &World, data: Bytes) -> Result<Prepared, ZioError> {
-        let compresses = self.policy.compression != Compression::Off;
-        let heavy = (compresses && data.len() > COMPRESS_ON_WORKER_BYTES)
-            || self.lock.is_some() && data.len() > CRYPT_ON_TASK_BYTES
-            || is_heavy(self.policy.checksum, data.len());
+    pub(super) async fn run_on(
+        self,
+        world: &World,
+        block: BlockData,
+    ) -> Result<Prepared, ZioError> {
+        let length = block.bytes.len();
+        let compresses = self.policy.compression != Compression::Off && block.packed.is_none();
+        let heavy = (compresses && length > COMPRESS_ON_WORKER_BYTES)
+            || self.lock.is_some() && length > CRYPT_ON_TASK_BYTES
+            || is_heavy(self.policy.checksum, length);
         if heavy {
-            world.compute(move || self.run(data)).await
+            world.compute(move || self.run(block)).await
         } else {
-            self.run(data)
+            self.run(block)
         }
     }
 }

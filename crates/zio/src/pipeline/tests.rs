@@ -866,7 +866,7 @@ fn log_blocks_are_written_read_and_claimed() {
             let before = pool.sim.counts().flushes;
             pool.pipeline
                 .log_blocks()
-                .write(&bp, data.clone(), false)
+                .write(&bp, data.as_slice().into(), false)
                 .await
                 .expect("written");
             pool.pipeline
@@ -897,7 +897,7 @@ fn log_blocks_are_written_read_and_claimed() {
             let error = again
                 .pipeline
                 .log_blocks()
-                .write(&bp, data, true)
+                .write(&bp, data.as_slice().into(), true)
                 .await
                 .expect_err("failed");
             assert!(matches!(

@@ -1,6 +1,7 @@
 //! Tests of what the pipeline does about vdevs: log blocks that devices lack, space of removed
 //! ones.
 
+use device::WriteBuffer;
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjectType, RegularPointer, Txg, VdevId};
 use vdev::testing::{births, entry, noise, removed};
@@ -10,11 +11,12 @@ use crate::pipeline::{CacheUse, LogPlaces, ReadContext, WritePolicy};
 use crate::testing::{TestPool, group, leaf, simulate};
 
 /// A block of an intent log without records.
-fn log_block() -> Vec<u8> {
-    let mut data = vec![0; 4096];
+fn log_block() -> WriteBuffer {
+    let mut block = WriteBuffer::with_capacity(4096);
+    block.resize(4096);
     // zc_nused, behind a word and the next block's pointer.
-    data[136..144].copy_from_slice(&192u64.to_le_bytes());
-    data
+    block.as_mut()[136..144].copy_from_slice(&192u64.to_le_bytes());
+    block
 }
 
 /// A block on a removed vdev, at two places there, in three pieces each.

@@ -8,7 +8,6 @@ use format::{BlockPointer, HolePointer, MAX_BLOCK_BYTES, RegularPointer, SECTOR_
 use tokio::sync::Semaphore;
 use vdev::VdevTree;
 
-use super::WritePolicy;
 use super::check::PoolSalt;
 use super::dedup_write::DedupWriter;
 use super::keys::Keys;
@@ -16,6 +15,7 @@ use super::placement::Placement;
 use super::prepare::{Preparation, Prepared, stored_kinds};
 use super::suspension::Suspension;
 use super::turns::Turn;
+use super::{BlockData, WritePolicy};
 use crate::cache::{Cache, CacheKey};
 use crate::error::ZioError;
 
@@ -62,7 +62,7 @@ impl Writer {
         data: Bytes,
         policy: &WritePolicy,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_in_turn(txg, data, policy, None).await
+        self.write_in_turn(txg, data.into(), policy, None).await
     }
 
     /// [`Self::write`], but it gets its place in its turn.
@@ -72,7 +72,7 @@ impl Writer {
     pub async fn write_in_turn(
         &self,
         txg: Txg,
-        data: Bytes,
+        data: BlockData,
         policy: &WritePolicy,
         turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {
@@ -93,7 +93,7 @@ impl Writer {
         data: Bytes,
         policy: &WritePolicy,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_version(txg, Version::InPlaceOf(old), data, policy, None)
+        self.write_version(txg, Version::InPlaceOf(old), data.into(), policy, None)
             .await
     }
 
@@ -114,7 +114,7 @@ impl Writer {
         policy: &WritePolicy,
         turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {
-        self.write_version(txg, Version::Same(old), data, policy, turn)
+        self.write_version(txg, Version::Same(old), data.into(), policy, turn)
             .await
     }
 
@@ -129,7 +129,7 @@ impl Writer {
         &self,
         txg: Txg,
         old: &BlockPointer,
-        data: Bytes,
+        data: BlockData,
         policy: &WritePolicy,
         turn: Option<Turn>,
     ) -> Result<BlockPointer, ZioError> {
@@ -166,12 +166,12 @@ impl Writer {
         &'a self,
         txg: Txg,
         version: Version<'a>,
-        data: Bytes,
+        data: BlockData,
         policy: &'a WritePolicy,
         turn: Option<Turn>,
     ) -> BoxFuture<'a, Result<BlockPointer, ZioError>> {
         Box::pin(async move {
-            let bytes = data.len() as u64;
+            let bytes = data.bytes.len() as u64;
             let lsize = policy.raw.map_or(bytes, |raw| raw.logical_bytes);
             for bytes in [bytes, lsize] {
                 assert!(
@@ -227,7 +227,8 @@ impl Writer {
                     // What tables have needs no place of its own, and nobody is to wait for them.
                     let turn = turn.filter(|_| policy.dedup.is_none());
                     if let Some(dedup) = policy.dedup {
-                        let shared = self.dedup.write(txg, &data, &stored, &policy, dedup, same);
+                        let bytes = &data.bytes;
+                        let shared = self.dedup.write(txg, bytes, &stored, &policy, dedup, same);
                         if let Some(bp) = shared.await? {
                             return Ok(bp);
                         }
@@ -260,7 +261,7 @@ impl Writer {
                         && policy.cache
                         && policy.raw.is_none()
                     {
-                        self.cache.insert(key, data);
+                        self.cache.insert(key, data.bytes);
                     }
                     Ok(bp)
                 }

@@ -103,6 +103,7 @@ const MAY: &str = "
 /v1/schedules/run oa
 /v1/schedules/set oa
 /v1/server/info voau
+/v1/server/memory voau
 /v1/server/stop a
 /v1/session/info nvoa
 /v1/session/login nvoa
