@@ -21,7 +21,7 @@ const FILES: usize = 300;
 /// What the ones in the middle may ask for: as measured, and a few more.
 const CREATE_MAX: u64 = 24;
 const WRITE_MAX: u64 = 10;
-const UNLINK_MAX: u64 = 8;
+const UNLINK_MAX: u64 = 10;
 /// What freeing one of many unlinked files may ask for.
 const FREE_MAX: u64 = 3;
 
