@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dataset::DirtyEstimate;
 use format::{LogCreateKind, ObjectId, ObjectType};
-use object::{NewObject, Object, Zap, ZapOptions};
+use object::{NewObject, Object, Zap, ZapOptions, free_object};
 use zil::LogRecord;
 use zio::Tx;
 
@@ -368,7 +368,7 @@ async fn make_entry(
     if let Err(error) = named {
         // Nothing refers to the object yet, and nothing else to its list.
         files.nodes.remove(&node);
-        node.object.free(&tx)?;
+        free_object(&tx, &node.object)?;
         if let Some(list) = list {
             files.objset.free(&tx, list).await?;
         }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dataset::DirtyEstimate;
-use object::{Zap, ZapCursor};
+use object::{Zap, ZapCursor, free_object};
 use parking_lot::Mutex;
 use zio::Tx;
 
@@ -231,7 +231,7 @@ impl Unlinked {
                 Err(error) if !error.is_not_found() => left.push(node.ino),
                 _ => {
                     self.files.nodes.remove(node);
-                    node.object.free(&tx)?;
+                    free_object(&tx, &node.object)?;
                 }
             }
         }
@@ -380,10 +380,10 @@ impl Unlinked {
             queue.remove_int(&tx, ino).await?;
         }
         if let Some(acl) = acl_object {
-            acl.free(&tx)?;
+            free_object(&tx, &acl)?;
         }
         self.files.nodes.remove(&node);
-        node.object.free(&tx)?;
+        free_object(&tx, &node.object)?;
         Ok(xattrs.map(|xattrs| xattrs.ino))
     }
 

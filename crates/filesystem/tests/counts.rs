@@ -19,11 +19,11 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// Operations of each kind.
 const FILES: usize = 300;
 /// What the ones in the middle may ask for: as measured, and a few more.
-const CREATE_MAX: u64 = 40;
-const WRITE_MAX: u64 = 16;
-const UNLINK_MAX: u64 = 8;
+const CREATE_MAX: u64 = 24;
+const WRITE_MAX: u64 = 10;
+const UNLINK_MAX: u64 = 10;
 /// What freeing one of many unlinked files may ask for.
-const FREE_MAX: u64 = 12;
+const FREE_MAX: u64 = 3;
 
 async fn filesystem(world: &World, directory: &Path) -> (Arc<Pool>, Arc<Filesystem>) {
     let path = directory.join("d0.img");

@@ -21,11 +21,11 @@ use crate::added;
 use crate::byteswap::to_native;
 use crate::dnode::{Dnode, DnodeState, Found, Meta, change_in_place, parity};
 use crate::error::{ObjectError, OfObject, Result};
-use crate::objset::ObjectSet;
+use crate::objset::{ObjectSet, free_dnode};
 use crate::readahead::ReadAhead;
 use crate::tree::{Block, NEWEST};
 
-pub(crate) use self::bonus::{BonusAndSpill, put_bonus};
+pub(crate) use self::bonus::{BonusAndSpill, change_bonus, put_bonus};
 
 static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
@@ -487,14 +487,6 @@ impl Object {
         Ok(())
     }
 
-    /// Frees it with all its blocks, as [`ObjectSet::free`] does by its number.
-    ///
-    /// # Errors
-    /// [`ObjectError::NoSuchObject`].
-    pub fn free(&self, tx: &Tx) -> Result<()> {
-        self.set.free_dnode(tx, &self.dnode)
-    }
-
     /// Zeros part of a block, unless it is all zeros without that.
     async fn zero_part(&self, tx: &Tx, block: u64, start: usize, end: usize) -> Result<()> {
         if let Block::Zeros = self
@@ -645,6 +637,14 @@ impl Object {
             .resolve_above(self.id(), &tree, (level, block_id))
             .await
     }
+}
+
+/// Frees an object with all its blocks, as [`ObjectSet::free`] does by its number.
+///
+/// # Errors
+/// [`ObjectError::NoSuchObject`].
+pub fn free_object(tx: &Tx, object: &Object) -> Result<()> {
+    free_dnode(&object.set, tx, &object.dnode)
 }
 
 /// What was read, in our byte order; `None` for zeros.

@@ -457,31 +457,7 @@ impl ObjectSet {
     /// [`ObjectError::NoSuchObject`] and errors of reading.
     pub async fn free(self: &Arc<Self>, tx: &Tx, id: ObjectId) -> Result<()> {
         let dnode = self.dnode(id).await?;
-        self.free_dnode(tx, &dnode)
-    }
-
-    /// Frees an object that is in memory.
-    pub(crate) fn free_dnode(&self, tx: &Tx, dnode: &Arc<Dnode>) -> Result<()> {
-        self.dirty.note(tx.txg());
-        let mut state = dnode.lock();
-        if !state.meta().exists || dnode.id == ObjectId::META_DNODE {
-            return Err(dnode.missing());
-        }
-        let slots = state.meta().slots;
-        let slot = self.dirty.slot_mut(dnode, &mut state, tx);
-        slot.blocks = Default::default();
-        slot.cloned = Default::default();
-        slot.raw = Default::default();
-        slot.packed = Default::default();
-        slot.freed = Default::default();
-        slot.moved = Default::default();
-        slot.again = Default::default();
-        slot.spill = Default::default();
-        slot.meta = Some(Meta {
-            slots,
-            ..Meta::free()
-        });
-        Ok(())
+        free_dnode(self, tx, &dnode)
     }
 
     /// The first existing object with a number above `after` (`None`: from the start), unwritten
@@ -548,6 +524,30 @@ impl ObjectSet {
     pub(crate) fn charge(&self) -> &Arc<Charge> {
         self.blocks.pipeline.cache().charge()
     }
+}
+
+/// Frees an object that is in memory.
+pub(crate) fn free_dnode(set: &ObjectSet, tx: &Tx, dnode: &Arc<Dnode>) -> Result<()> {
+    set.dirty.note(tx.txg());
+    let mut state = dnode.lock();
+    if !state.meta().exists || dnode.id == ObjectId::META_DNODE {
+        return Err(dnode.missing());
+    }
+    let slots = state.meta().slots;
+    let slot = set.dirty.slot_mut(dnode, &mut state, tx);
+    slot.blocks = Default::default();
+    slot.cloned = Default::default();
+    slot.raw = Default::default();
+    slot.packed = Default::default();
+    slot.freed = Default::default();
+    slot.moved = Default::default();
+    slot.again = Default::default();
+    slot.spill = Default::default();
+    slot.meta = Some(Meta {
+        slots,
+        ..Meta::free()
+    });
+    Ok(())
 }
 
 /// The bonus in our byte order.

@@ -29,7 +29,7 @@ use zio::Tx;
 
 use crate::byteswap::swap_words;
 use crate::error::{ObjectError, OfObject, Result, damaged};
-use crate::object::{BonusAndSpill, Object};
+use crate::object::{BonusAndSpill, Object, change_bonus};
 use crate::objset::ObjectSet;
 use crate::zap::{Zap, ZapOptions, ZapValue};
 
@@ -562,7 +562,7 @@ impl Sa {
         tx: &Tx,
         attributes: impl IntoIterator<Item = (SaAttribute, SaFixed)>,
     ) -> Result<bool> {
-        object.change_bonus(tx, |kind, bonus| {
+        change_bonus(object, tx, |kind, bonus| {
             if kind != ObjectType::SA || SaHeader::is_unfilled(bonus) {
                 return Ok(false);
             }

@@ -54,35 +54,6 @@ impl Object {
         })
     }
 
-    /// Changes bytes of the bonus where they are, without a copy if `tx` has changed the object
-    /// before. `change` runs under the object's lock: it must not block. It says whether it changed
-    /// anything; where it did not, or fails, it has left everything as it was.
-    ///
-    /// # Errors
-    /// [`ObjectError::NoSuchObject`]; those of `change`.
-    pub(crate) fn change_bonus(
-        &self,
-        tx: &Tx,
-        change: impl FnOnce(ObjectType, &mut [u8]) -> Result<bool>,
-    ) -> Result<bool> {
-        self.set.dirty.note(tx.txg());
-        let mut state = self.dnode.lock();
-        if !state.meta_at(tx.txg()).exists {
-            return Err(self.dnode.missing());
-        }
-        let meta = self.set.dirty.meta_mut(&self.dnode, &mut state, tx);
-        let mut bytes = match std::mem::take(&mut meta.bonus).try_into_mut() {
-            Ok(bytes) => bytes,
-            Err(shared) => BytesMut::from(&shared[..]),
-        };
-        let changed = change(meta.bonus_type, &mut bytes);
-        meta.bonus = bytes.freeze();
-        if let Ok(true) = changed {
-            meta.bonus_tail = Bytes::new();
-        }
-        changed
-    }
-
     /// Replaces bonus and spill block in one step, so that no reader sees only one of them.
     ///
     /// # Errors
@@ -195,6 +166,36 @@ impl Object {
     pub fn spill_pointer(&self) -> Option<BlockPointer> {
         self.dnode.lock().spill
     }
+}
+
+/// Changes bytes of an object's bonus where they are, without a copy if `tx` has changed it before.
+/// `change` runs under the object's lock: it must not block. It says whether it changed anything;
+/// where it did not, or fails, it has left everything as it was.
+///
+/// # Errors
+/// [`ObjectError::NoSuchObject`]; those of `change`.
+pub(crate) fn change_bonus(
+    object: &Object,
+    tx: &Tx,
+    change: impl FnOnce(ObjectType, &mut [u8]) -> Result<bool>,
+) -> Result<bool> {
+    let (dirty, dnode) = (&object.set.dirty, &object.dnode);
+    dirty.note(tx.txg());
+    let mut state = dnode.lock();
+    if !state.meta_at(tx.txg()).exists {
+        return Err(dnode.missing());
+    }
+    let meta = dirty.meta_mut(dnode, &mut state, tx);
+    let mut bytes = match std::mem::take(&mut meta.bonus).try_into_mut() {
+        Ok(bytes) => bytes,
+        Err(shared) => BytesMut::from(&shared[..]),
+    };
+    let changed = change(meta.bonus_type, &mut bytes);
+    meta.bonus = bytes.freeze();
+    if let Ok(true) = changed {
+        meta.bonus_tail = Bytes::new();
+    }
+    changed
 }
 
 /// Replaces the bonus of object `object`.

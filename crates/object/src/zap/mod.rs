@@ -583,7 +583,7 @@ impl Zap {
         value: &'a ZapValue,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.note_length(name);
+            note_length(self.object.objset(), name);
             if let Form::Micro(micro) = form {
                 let hash = self.micro_hash(micro, name)?;
                 let inserted = match value.single_u64() {
@@ -684,27 +684,18 @@ impl Zap {
             }
             self.upgrade(&mut form, tx).await?;
         }
-        Box::pin(self.add_to_fat(tx, name, &format::ZapValue::one(value))).await
-    }
-
-    /// Adds an entry to a fat ZAP, whose lock is held.
-    async fn add_to_fat(&self, tx: &Tx, name: &[u8], value: &format::ZapValue) -> Result<()> {
-        self.note_length(name);
-        let fat = self.fat();
-        let header = fat.header().await?;
-        let hash = self.hash(header.hasher(), name, header.normalization)?;
-        match fat.add(tx, hash, ZapKey::Name(name), value).await? {
+        note_length(self.object.objset(), name);
+        // Much bigger than the rest, and not for small directories.
+        let is_new = Box::pin(async {
+            let fat = self.fat();
+            let header = fat.header().await?;
+            let hash = self.hash(header.hasher(), name, header.normalization)?;
+            let value = format::ZapValue::one(value);
+            fat.add(tx, hash, ZapKey::Name(name), &value).await
+        });
+        match is_new.await? {
             true => Ok(()),
             false => Err(self.exists(name)),
-        }
-    }
-
-    /// Notes that a name is long which is about to be added: before it is there, as the txg that
-    /// writes it writes the feature's marker as well.
-    fn note_length(&self, name: &[u8]) {
-        if name.len() > format::ZAP_MAX_NAME_BYTES {
-            let set = self.object.objset();
-            set.long_names.store(true, Ordering::Relaxed);
         }
     }
 
@@ -765,23 +756,13 @@ impl Zap {
         let name = name.as_ref();
         let mut form = self.write().await?;
         let is_removed = match &mut *form {
-            Form::Micro(micro) => self.remove_micro(tx, micro, name).await?,
+            Form::Micro(micro) => remove_micro(self, tx, micro, name).await?,
             _ => self.remove_in(&mut form, tx, name).await?,
         };
         match is_removed {
             true => Ok(()),
             false => Err(self.missing(name)),
         }
-    }
-
-    async fn remove_micro(&self, tx: &Tx, micro: &mut MicroZap, name: &[u8]) -> Result<bool> {
-        let hash = self.micro_hash(micro, name)?;
-        let place = micro.place(hash, name);
-        if micro.remove(hash, name).is_none() {
-            return Ok(false);
-        }
-        self.put_micro_entry(tx, micro, place).await?;
-        Ok(true)
     }
 
     fn remove_in<'a>(
@@ -792,7 +773,7 @@ impl Zap {
     ) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
             if let Form::Micro(micro) = form {
-                return self.remove_micro(tx, micro, name).await;
+                return remove_micro(self, tx, micro, name).await;
             }
             let fat = self.fat();
             let header = fat.header().await?;
@@ -949,4 +930,23 @@ impl Zap {
     pub async fn is_fat(&self) -> Result<bool> {
         Ok(matches!(*self.read().await?, Form::Fat))
     }
+}
+
+/// Notes that a name is long which is about to be added: before it is there, as the txg that writes
+/// it writes the feature's marker as well.
+fn note_length(set: &ObjectSet, name: &[u8]) {
+    if name.len() > format::ZAP_MAX_NAME_BYTES {
+        set.long_names.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Removes an entry of a micro ZAP, whose lock is held; false where there is none of this name.
+async fn remove_micro(zap: &Zap, tx: &Tx, micro: &mut MicroZap, name: &[u8]) -> Result<bool> {
+    let hash = zap.micro_hash(micro, name)?;
+    let place = micro.place(hash, name);
+    if micro.remove(hash, name).is_none() {
+        return Ok(false);
+    }
+    zap.put_micro_entry(tx, micro, place).await?;
+    Ok(true)
 }
