@@ -734,7 +734,7 @@ impl Destroyer<'_> {
     /// more.
     ///
     /// # Errors
-    /// As [`Self::destroy`], of the newest that cannot be destroyed.
+    /// As [`Self::destroy`], of the first that cannot be destroyed.
     pub async fn destroy_snapshots(
         &self,
         names: &[String],
@@ -766,22 +766,34 @@ struct DestroyTask {
 }
 
 impl DestroyTask {
-    /// What is to be destroyed, each once: snapshots from the newest to the oldest, so that what
-    /// one has goes at once to where it stays, and not on to the next one that goes.
-    async fn doomed(&self) -> Result<Vec<Arc<Ds>>, DatasetError> {
-        let (mut doomed, mut seen) = (Vec::new(), HashSet::new());
+    /// What is to be destroyed, each once.
+    async fn named(&self) -> Result<Vec<Arc<Ds>>, DatasetError> {
+        let (mut named, mut seen) = (Vec::new(), HashSet::new());
         for name in &self.names {
             let dataset = self.dsl.directories().resolve(name).await?;
             if seen.insert(dataset.object) {
-                doomed.push(dataset);
+                named.push(dataset);
             }
         }
+        Ok(named)
+    }
+
+    /// The same from the newest to the oldest, so that what one snapshot has goes at once to where
+    /// it stays, and not on to the next one that goes.
+    async fn doomed(&self) -> Result<Vec<Arc<Ds>>, DatasetError> {
+        let mut doomed = self.named().await?;
         doomed.sort_by_cached_key(|dataset| Reverse(dataset.phys().creation_txg));
         Ok(doomed)
     }
 
     async fn do_check(&self) -> Result<(), DatasetError> {
         let destroyer = self.dsl.destroyer();
+        // Of several that are needed the first one is told of.
+        for dataset in self.named().await? {
+            if dataset.is_snapshot() {
+                destroyer.check_unneeded(&dataset, self.defer).await?;
+            }
+        }
         let (snapshots, heads): (Vec<_>, Vec<_>) =
             (self.doomed().await?.into_iter()).partition(|dataset| dataset.is_snapshot());
         for head in heads {
