@@ -558,12 +558,23 @@ impl Leaf {
             Counters::add(&self.counters.write_bytes, data.len() as u64);
             // It need not be kept, unless an older write to its place is, or may be again: that
             // would come over it when it is made again. (A rebuild copies places that are
-            // allocated, whatever is there, and a log's block may come there later.)
-            let mut kept = self.kept.lock();
-            if self.flushes.load(Ordering::Relaxed) > 0 || kept.overlaps(raw, data.len()) {
-                kept.push(raw, data, context.birth);
-            }
-            return Ok(());
+            // allocated, whatever is there, and a log's block may come there later.) Or another one
+            // failed meanwhile, and what failed of that may have taken this one along: it is made
+            // again with the others.
+            let is_sure = {
+                let mut kept = self.kept.lock();
+                let is_sure = !self.doubted.load(Ordering::Acquire);
+                let is_under = self.flushes.load(Ordering::Relaxed) > 0;
+                if !is_sure || is_under || kept.overlaps(raw, data.len()) {
+                    kept.push(raw, data, context.birth);
+                }
+                is_sure
+            };
+            drop(writing);
+            return match is_sure {
+                true => Ok(()),
+                false => self.flush().await,
+            };
         };
         drop(writing);
         let error = Arc::new(error);

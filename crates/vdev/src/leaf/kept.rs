@@ -84,17 +84,17 @@ impl Leaf {
     /// Makes completed writes durable.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), LeafError> {
         self.queue.clear_optional();
-        loop {
-            {
-                let _writing = self.writing.read().await;
-                self.check_not_halted()?;
-                if self.flush_kept().await? {
-                    return Ok(());
-                }
+        {
+            let _writing = self.writing.read().await;
+            self.check_not_halted()?;
+            if self.flush_kept().await? {
+                return Ok(());
             }
-            let stopped = self.stop_writes().await;
-            self.rewrite_kept(&stopped, false).await?;
         }
+        // This makes all durable that was written before, and nothing else is under way meanwhile:
+        // a device that refuses nothing but durable writes holds up nobody for ever.
+        let stopped = self.stop_writes().await;
+        self.rewrite_kept(&stopped, false).await
     }
 
     /// [`Self::flush`]; `writing` is held. `false` where a durable write has failed, also

@@ -206,7 +206,10 @@ impl Preparation {
         block: BlockData,
     ) -> Result<Prepared, ZioError> {
         let length = block.bytes.len();
-        let compresses = self.policy.compression != Compression::Off && block.packed.is_none();
+        // What comes compressed and does not fit is compressed all the same.
+        let fits = |(packed, _): &(Bytes, Compression)| self.units.round_up(packed.len()) < length;
+        let is_packed = block.packed.as_ref().is_some_and(fits);
+        let compresses = self.policy.compression != Compression::Off && !is_packed;
         let heavy = (compresses && length > COMPRESS_ON_WORKER_BYTES)
             || self.lock.is_some() && length > CRYPT_ON_TASK_BYTES
             || is_heavy(self.policy.checksum, length);
