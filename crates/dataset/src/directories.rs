@@ -389,10 +389,12 @@ impl<'a> Directories<'a> {
         Box::pin(self.dir_named(object, None, depth))
     }
 
+    /// The same; `place` is where it was found, if that is known: a directory, and the name there.
+    /// Where another one is its parent, its name is looked up in that.
     async fn dir_named(
         &self,
         object: ObjectId,
-        name: Option<&str>,
+        place: Option<(&Arc<Dir>, &str)>,
         depth: u32,
     ) -> Result<Arc<Dir>, DatasetError> {
         if let Some(dir) = self.dsl.registry.dir(object) {
@@ -412,10 +414,10 @@ impl<'a> Directories<'a> {
         } else {
             Some(self.dir_at(phys.parent, depth + 1).await?)
         };
-        let name = match (name, &parent) {
-            (Some(name), _) => name.to_owned(),
-            (None, None) => String::new(),
-            (None, Some(parent)) => {
+        let name = match (place, &parent) {
+            (Some((above, name)), Some(parent)) if Arc::ptr_eq(above, parent) => name.to_owned(),
+            (_, None) => String::new(),
+            (_, Some(parent)) => {
                 let children = parent.state().phys.child_directories;
                 let found = Zap::hold(self.dsl.mos(), children)
                     .await?
@@ -478,7 +480,9 @@ impl<'a> Directories<'a> {
             .await?
         {
             Some(object) => {
-                let child = self.dir_named(object.into(), Some(name), 0).await?;
+                let child = self
+                    .dir_named(object.into(), Some((parent, name)), 0)
+                    .await?;
                 // So a walk from the root down comes to its end, and meets each once.
                 let is_there = {
                     let state = child.state();

@@ -8,8 +8,8 @@
 //!
 //! Pools before version 26 have one plain list instead (type `BPOBJ`).
 //!
-//! Used in syncing context only. The map is kept in memory once loaded: sixteen bytes for each
-//! snapshot.
+//! Used in syncing context only. Once loaded, a head's map is kept in memory, and a snapshot's for
+//! a while (module `recent`): some thirty bytes for each snapshot before.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

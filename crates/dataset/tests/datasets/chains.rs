@@ -121,3 +121,28 @@ async fn a_circle_of_directories_is_damage() {
     assert_eq!(lost[0].0, "tank/a/b/a");
     assert!(is_damage(pool.dsl.directories().lookup("tank/a/b/a").await));
 }
+
+/// A directory that is listed where it is not is damage there, and found where it is: also when it
+/// was looked for in the wrong place first.
+#[tokio::test]
+async fn a_directory_that_is_listed_elsewhere_too_keeps_its_place() {
+    let pool = TestPool::new(256 << 20).await;
+    for name in ["tank/a", "tank/b", "tank/b/c"] {
+        pool.create(name, &[]).await.expect("created");
+    }
+    let mos = pool.dsl.mos();
+    let (a, c) = (
+        phys(&pool, object(&pool, "tank/a").await).await.directory,
+        phys(&pool, object(&pool, "tank/b/c").await).await.directory,
+    );
+    let held = mos.hold(a).await.expect("a directory");
+    let of_a = DslDirPhys::decode(&held.bonus(), Endian::Little).expect("a directory");
+    let tx = pool.txgs.assign(0).await.expect("a txg");
+    let below_a = Zap::hold(mos, of_a.child_directories).await.expect("a ZAP");
+    below_a.add_u64(&tx, "x", c.get()).await.expect("is added");
+    drop((tx, held, below_a));
+    let pool = pool.reopen().await;
+    assert!(is_damage(pool.dsl.directories().lookup("tank/a/x").await));
+    let found = pool.dsl.directories().lookup("tank/b/c").await;
+    assert_eq!(found.expect("is there").name, "tank/b/c");
+}
