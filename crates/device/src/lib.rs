@@ -54,7 +54,7 @@ pub use file::{FileDevice, FileOptions, IoEngine, WriteBuffer, create_sparse_fil
 pub use looks::{Entry, PathKind, Place};
 pub use memory::MemoryDevice;
 pub use program::output_within;
-pub use sockets::watch_over;
+pub use sockets::{cut, watch_over};
 pub use system::{SystemClock, SystemOpener, SystemRandom, TokioSpawn};
 pub use tasks::{TaskPanic, Tasks};
 pub use usage::{MemoryUse, MemoryUser, MemoryUses};

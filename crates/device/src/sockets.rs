@@ -1,13 +1,13 @@
 //! TCP connections whose other side may vanish without a word: a host that loses power, a cable
-//! that is pulled.
+//! that is pulled. And their end, where somebody has the socket still.
 //!
-//! Source: tcp(7), TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
+//! Source: tcp(7), TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT; shutdown(2).
 
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, shutdown, sockopt};
 
 /// When a silent connection is tried, how often, and how many times in vain: two minutes in all.
 const SILENT: Duration = Duration::from_secs(60);
@@ -26,6 +26,15 @@ pub fn watch_over(socket: &impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(socket, TRIES)?;
     sockopt::set_tcp_keepcnt(socket, TRIES_MAX)?;
     Ok(())
+}
+
+/// Ends a TCP connection in both directions, whoever has the socket: its other side hears so behind
+/// what was written.
+///
+/// # Errors
+/// Of the system: it may have ended already.
+pub fn cut(socket: &impl AsFd) -> io::Result<()> {
+    Ok(shutdown(socket, Shutdown::Both)?)
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ impl Unlinked {
         }
     }
 
-    /// Puts a file into the queue, which is locked.
+    /// Puts a file, which the caller has locked, into the queue.
     pub(crate) async fn enqueue(&self, tx: &Tx, ino: u64) -> Result<()> {
         let Some(queue) = &self.queue else {
             return Err(FsError::Corrupt {

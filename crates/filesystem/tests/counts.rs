@@ -1,7 +1,7 @@
-//! Goal: making, writing, unlinking and freeing a small file asks for little memory, which is much of
-//! what such an operation costs. Method: the allocator of this binary counts what the only thread asks
-//! for; of many operations the one in the middle is looked at, as some make a block of dnodes or
-//! have a map grow.
+//! Goal: making, writing, unlinking and freeing a small file asks for little memory, which is much
+//! of what such an operation costs. Method: the allocator of this binary counts what the only
+//! thread asks for; of many operations the one in the middle is looked at, as some make a block of
+//! dnodes or have a map grow.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -138,8 +138,12 @@ impl Line {
         queue.waiting = batch;
     }
 
-    /// Nothing is sent any more: answers that there are, and those that come, are dropped.
+    /// Nothing is sent any more: answers that there are, and those that come, are dropped. The
+    /// client hears so now, and not when the last request has ended that has an outlet.
     fn give_up(&self) {
+        let socket: &tokio::net::TcpStream = self.socket.as_ref();
+        // It may have ended already.
+        let _ = device::cut(socket);
         let mut queue = self.queue.lock();
         queue.is_gone = true;
         let waiting = std::mem::take(&mut queue.waiting);
@@ -387,6 +391,28 @@ mod tests {
         assert!(found == expected.collect::<Vec<_>>().concat());
         sending.await.unwrap().unwrap();
         assert_eq!(budget.available_permits(), ALL);
+    }
+
+    /// Goal: a client that took nothing for too long hears that the connection has ended, though a
+    /// request of it is still under way: it would wait for an answer that never comes.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_given_up_hears_so() {
+        let (mut client, server) = connection().await;
+        let (_reading, writing) = server.into_split();
+        let (outlet, sending) = outlet(writing);
+        let budget = Arc::new(Semaphore::new(ALL));
+        // More than sockets hold.
+        outlet.put(answer(&budget, 1, 32 << 20).await);
+        outlet.flush();
+        let given_up = sending.await.unwrap_err();
+        assert_eq!(given_up.kind(), io::ErrorKind::TimedOut);
+        tokio::time::resume();
+        let mut found = Vec::new();
+        let heard = tokio::time::timeout(SEND_PATIENCE, client.read_to_end(&mut found));
+        heard.await.expect("it ends").expect("in order");
+        assert!(found.len() < 32 << 20);
+        // What the request has.
+        drop(outlet);
     }
 
     /// Goal: answers for a client that is gone hold no memory, however long requests take.
