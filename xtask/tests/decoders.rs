@@ -41,6 +41,7 @@ const REVIEWED: &[(&str, Why)] = &[
     ("serving/src/identity.rs KnownAlone::parse", OF_TWO_NUMBERS),
     ("serving/src/iscsi.rs parse_share", A_PERSONS_WORDS),
     ("telemetry/src/metrics/process.rs parse", THE_KERNELS),
+    ("host/src/resident.rs ResidentMemory::parse", THE_KERNELS),
     (
         "verbs/src/owners.rs OwnedQuota::parse_name",
         A_PERSONS_WORDS,
@@ -54,7 +55,6 @@ const REVIEWED: &[(&str, Why)] = &[
         "dataset/src/state/deadlist.rs decode_space",
         Through("block_lists"),
     ),
-    ("dataset/src/state/deadlist.rs parse_key", OF_ONE_NUMBER),
     ("dataset/src/props/parse.rs parse_size", A_PERSONS_WORDS),
     ("dataset/src/props/parse.rs parse_value", A_PERSONS_WORDS),
     ("dataset/src/set.rs parse_change", A_PERSONS_WORDS),

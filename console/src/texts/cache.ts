@@ -7,8 +7,8 @@ export const cache = {
   none: 'There is no pool yet.',
   limit: (limit: string) => `All pools together may have ${limit} in memory.`,
   limitShort: (limit: string, most: string) =>
-    `All pools together may have ${limit} in memory now, as it is short or used beside the cache, ` +
-    `and ${most} otherwise.`,
+    `All pools together may have ${limit} in memory now, as it is short or used beside the ` +
+    `cache, and ${most} otherwise.`,
   pool: 'Pool',
   pools: 'Reads that memory answers',
   inMemory: 'In memory',

@@ -22,7 +22,7 @@ use tokio::io::AsyncRead;
 use zio::pipeline::{CacheUse, Healing, Replacement};
 use zio::{ReadContext, ZioError};
 
-use crate::receive::Progress;
+use crate::progress::Progress;
 use crate::{Piece, StreamError, StreamReader};
 
 /// Blocks that are looked at, at the same time.

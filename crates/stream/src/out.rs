@@ -17,7 +17,7 @@ use format::stream::{RECORD_CHECKSUM_OFFSET, Range, Record};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::StreamError;
-use crate::receive::Progress;
+use crate::progress::Progress;
 
 /// What goes in one write, in bytes: the record that reaches it is the last one.
 const BATCH_BYTES: usize = 1 << 20;

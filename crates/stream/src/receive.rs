@@ -11,10 +11,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use bytes::Bytes;
 use dataset::Receiving;
 use device::{Tasks, World};
 use format::stream::{Record, StreamFeatures};
@@ -22,7 +19,8 @@ use format::{Endian, MAX_BLOCK_BYTES, NvList};
 use tokio::io::AsyncRead;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::writer::{OTHER_ORDER, Received, Writer, decompressed};
+use crate::progress::Progress;
+use crate::writer::{OTHER_ORDER, Received, Unpacking, Writer, decompressed};
 use crate::{Piece, StreamError, StreamReader};
 
 /// What is read ahead of being written, in bytes. More than the longest payload.
@@ -31,67 +29,6 @@ const AHEAD_BYTES: usize = 64 << 20;
 const AHEAD_RECORDS: usize = 4096;
 /// Blocks of more than this many bytes are decompressed by CPU workers: less is not worth the trip.
 const UNPACK_AHEAD_BYTES: u64 = 16 << 10;
-
-/// How often it is asked whether to stop while nothing comes.
-const LOOK: Duration = Duration::from_millis(500);
-
-/// Is told how many bytes are done; says whether to stop.
-type Report = Box<dyn Fn(u64) -> bool + Send + Sync>;
-
-/// How far streams are; may be looked at by others.
-#[derive(Default)]
-pub struct Progress {
-    bytes: AtomicU64,
-    report: Option<Report>,
-}
-
-impl Progress {
-    /// Tells somebody, who may have it stop.
-    pub fn new(report: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
-        Self {
-            bytes: AtomicU64::new(0),
-            report: Some(Box::new(report)),
-        }
-    }
-
-    /// Bytes of streams that are done.
-    pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Waits for what a stream has to say, unless it is stopped: whoever sends may be silent.
-    ///
-    /// # Errors
-    /// [`StreamError::Interrupted`], and those of `work`.
-    pub async fn unless_stopped<T>(
-        &self,
-        work: impl Future<Output = Result<T, StreamError>>,
-    ) -> Result<T, StreamError> {
-        let stopped = async {
-            loop {
-                tokio::time::sleep(LOOK).await;
-                if let Err(error) = self.add(0) {
-                    return error;
-                }
-            }
-        };
-        tokio::select! {
-            done = work => done,
-            error = stopped => Err(error),
-        }
-    }
-
-    pub(crate) fn add(&self, bytes: u64) -> Result<(), StreamError> {
-        let done = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        match &self.report {
-            Some(report) if report(done) => Err(StreamError::Interrupted),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What a block that came compressed is, as soon as a CPU worker has found out.
-pub(crate) type Unpacking = oneshot::Receiver<Result<Bytes, StreamError>>;
 
 /// A record that waits to be written.
 struct Next {

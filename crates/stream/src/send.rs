@@ -29,7 +29,7 @@ use crate::events::{Event, LIMITS, Rules};
 use crate::load::{Loaded, Loads, is_split};
 use crate::out::{Out, Payload};
 use crate::overlay::Overlay;
-use crate::receive::Progress;
+use crate::progress::Progress;
 use crate::{Package, StreamError};
 
 /// Events that redaction lists were merged into, before they are written.

@@ -27,13 +27,16 @@ use format::{
     ObjectType, SECTOR_BYTES, SaFixedPlace, SaHeader,
 };
 use object::{NewObject, Object, ObjectSet, bonus_to_native, to_native};
+use tokio::sync::oneshot;
 use zio::BlockData;
 
 use crate::load::is_split;
-use crate::receive::Unpacking;
 use crate::{Piece, StreamError};
 
 pub(crate) use raw::OTHER_ORDER;
+
+/// What a block that came compressed is, as soon as a CPU worker has found out.
+pub(crate) type Unpacking = oneshot::Receiver<Result<Bytes, StreamError>>;
 
 /// Slots of the biggest dnode.
 const SLOTS_MAX: u8 = 32;

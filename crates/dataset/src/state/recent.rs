@@ -1,8 +1,8 @@
 //! Snapshots whose deadlists stay in memory for a while.
 //!
 //! A deadlist has a key for each snapshot before it, so that reading it takes as long as there are
-//! many; and where a snapshot is destroyed, those of its neighbours are needed, again and again when
-//! the neighbours go too. The few that were used last are kept.
+//! many; and where a snapshot is destroyed, those of its neighbours are needed, again and again
+//! when the neighbours go too. The few that were used last are kept.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
