@@ -121,9 +121,18 @@ pub async fn test(parts: &Parts, call: DiskTest) -> Result<Empty, Failure> {
         let message = format!("{doing}: it is not there");
         return Err(Failure::new(FailureKind::NotFound, message));
     };
-    let begun = begin_test(&parts.drives, disk, call.kind).await;
-    begun.map_err(|why| Failure::new(FailureKind::Io, format!("{doing}: {why}")))?;
-    Ok(Empty {})
+    let drives = &parts.drives;
+    let Err(why) = begin_test(drives, disk.clone(), call.kind).await else {
+        return Ok(Empty {});
+    };
+    // One that cannot tell how it is, as those of virtual machines, has not failed.
+    let id = disk.id();
+    ask(Arc::clone(drives), disk).await;
+    let kind = match drives.state_of(&id) {
+        SmartState::Unsupported { .. } => FailureKind::Unsupported,
+        _ => FailureKind::Io,
+    };
+    Err(Failure::new(kind, format!("{doing}: {why}")))
 }
 
 /// Has a disk begin to test itself, and asks it how it is then. One that a program hangs at is left
