@@ -63,8 +63,11 @@ const INPUT_BYTES: usize = 64 * 1024;
 /// Room made for input behind a long data segment: the next header, to find the place of the next
 /// one.
 const INPUT_BYTES_MIN: usize = 4096;
-/// Answers that have so many bytes are sent while there are more requests to be taken.
+/// Short answers that have so many bytes are sent while there are more requests to be taken.
 const TOGETHER_BYTES_MAX: usize = 32 * 1024;
+/// Answers of more bytes are sent all together in the end: what an initiator gains by having some
+/// earlier is lost by a system call, and a wake-up of its own, for each.
+const SHORT_ANSWER_BYTES_MAX: usize = 8 * 1024;
 /// So often in a row does a session go on with what it has to do before others have their turn.
 const TURN_ROUNDS: u32 = 16;
 /// Most pieces of one vectored write (Linux takes 1024).
@@ -754,10 +757,13 @@ impl Driver {
                 return Ok(has_progress);
             };
             has_progress = true;
+            let before = output_bytes(&self.session, line);
             self.session.receive(line, frame)?;
             self.run_actions(context);
+            let gathered = output_bytes(&self.session, line);
             // What cannot be sent yet is sent in its turn.
-            if output_bytes(&self.session, line) >= TOGETHER_BYTES_MAX
+            if gathered >= TOGETHER_BYTES_MAX
+                && gathered.saturating_sub(before) <= SHORT_ANSWER_BYTES_MAX
                 && let Poll::Ready(sent) = self.wires[at].poll_write(&mut self.session, context)
             {
                 sent?;
