@@ -117,9 +117,13 @@ pub(crate) fn difference(load: &Load, outcome: &Outcome) -> Option<String> {
             "reading ahead asks for more at a time than the client does, which the plan counts with"
                 .into()
         }
-        (Access::Random, 100) if off > 0.0 => {
-            "disks that choose from what waits did more than the plan's average over layouts".into()
+        (Access::Random, 100) if off > 0.0 || is_busy => {
+            let than = if off > 0.0 { "more" } else { "less" };
+            format!(
+                "disks that choose from what waits did {than} than the plan's average over layouts"
+            )
         }
+        _ if off > 0.0 => "disks did more than the plan counts with".into(),
         _ if is_busy => format!(
             "disks read and wrote {transfer:.0} KiB at a time on average, and waited for the place \
              of each; the plan has streams without an end"
