@@ -254,6 +254,46 @@ fn a_durable_write_does_not_count_when_another_failed_meanwhile() {
     });
 }
 
+/// Goal: nor is it answered before the other one's flush has failed, however late that is told: a
+/// crash may come as soon as it is. Method: power is cut at that moment.
+#[test]
+fn a_durable_write_is_answered_after_those_that_were_under_way() {
+    simulate(async {
+        let sim = SimWorld::new(12);
+        let single = leaf(&sim, "single", 10);
+        let pool = TestTree::create(sim, vec![single], 12).await;
+        let tree = &pool.tree;
+        let disk = pool.disk("single");
+        let context = context(5, true);
+        let in_time = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
+        // The write whose flush fails: that takes its answer ten seconds.
+        disk.inject(Fault::new(SimOp::Write, FaultEffect::Delay(Duration::from_secs(10))).times(1));
+        let failing = async {
+            // In the end it finds that there is no power.
+            let _ = tree.write_block(TOP, 1 << 20, block(2), &context).await;
+        };
+        let quick = async {
+            in_time(1).await;
+            let flush = FaultEffect::Delay(Duration::from_secs(2));
+            disk.inject(Fault::new(SimOp::Flush, flush).times(1));
+            let losing = async {
+                in_time(1).await;
+                disk.lose_cache(PowerCut::LoseUnflushed);
+                in_time(5).await;
+                disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+            };
+            let written = async {
+                let written = tree.write_block(TOP, 0, block(1), &context).await;
+                written.expect("in the end");
+                pool.sim.power_cut(PowerCut::LoseUnflushed);
+                assert_eq!(disk.peek(LABEL_START_BYTES, 4096), block(1));
+            };
+            futures::join!(losing, written);
+        };
+        futures::join!(failing, quick);
+    });
+}
+
 #[test]
 fn a_write_that_fails_is_not_flushed_and_faults_nothing() {
     simulate(async {

@@ -33,6 +33,7 @@
 //! instructions, never nested.
 
 mod kept;
+mod under_way;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -44,6 +45,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub(super) use self::kept::Stopped;
 use self::kept::{KEPT_BYTES_MAX, Kept};
+use self::under_way::UnderWay;
 use super::common::Common;
 use super::meter::{IoClass, IoStats, Place, Span};
 use super::queue::Queue;
@@ -94,8 +96,8 @@ pub struct Leaf {
     kept: Mutex<Kept>,
     /// Flushes under way, whose writes are kept again if they fail. Changed with `kept` locked.
     flushes: AtomicUsize,
-    /// Held shared by durable writes under way; who flushed waits for these, alone.
-    durable_writes: tokio::sync::RwLock<()>,
+    /// Who flushed, or wrote durably, waits for the durable writes that are under way then.
+    durable_writes: UnderWay,
     /// A durable write failed: what is kept may be lost, whatever a flush says, until it was
     /// written again.
     doubted: AtomicBool,
@@ -137,7 +139,7 @@ impl Leaf {
             dirty_times: DirtyTimes::default(),
             kept: Mutex::default(),
             flushes: AtomicUsize::new(0),
-            durable_writes: tokio::sync::RwLock::new(()),
+            durable_writes: UnderWay::default(),
             doubted: AtomicBool::new(false),
             writing: tokio::sync::RwLock::new(()),
         }
@@ -545,7 +547,7 @@ impl Leaf {
         let io = Self::io(Operation::Write, raw, data.len(), context);
         let place = self.queue.sync_write_place(context).await;
         self.check_not_halted()?;
-        let under_way = self.durable_writes.read().await;
+        let under_way = self.durable_writes.begin();
         let result = device.write_durable(raw, data.clone()).await;
         if result.is_err() {
             // A flush failed within it, perhaps, and the next one would say that all is well.
@@ -553,6 +555,12 @@ impl Leaf {
         }
         drop(under_way);
         self.end(place, &result, io);
+        if result.is_ok() {
+            // Where the flush of another one fails, the device has perhaps dropped what was in its
+            // cache, this one too, before the flush of this one went well. That is not known before
+            // the other one has ended.
+            self.durable_writes.wait_for_these().await;
+        }
         let Err(error) = result else {
             Counters::add(&self.counters.write_ops, 1);
             Counters::add(&self.counters.write_bytes, data.len() as u64);

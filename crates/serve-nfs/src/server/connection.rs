@@ -18,14 +18,15 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use dataset::lock_order;
-use net::Turn;
-use tokio::io::{AsyncReadExt, BufReader};
+use net::{Looking, Turn};
+use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Semaphore, watch};
@@ -129,6 +130,33 @@ pub(super) async fn serve(socket: TcpStream, connection: Connection) -> io::Resu
     outcome.and(sent)
 }
 
+/// What requests are read from.
+struct Reading {
+    socket: OwnedReadHalf,
+    looking: Looking,
+    /// A request is to begin, and nothing else is under way: it may be looked for.
+    may_look: bool,
+}
+
+impl AsyncRead for Reading {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let socket: &TcpStream = this.socket.as_ref();
+        if this.may_look
+            && let Some(outcome) = this.looking.look(socket, buffer)
+        {
+            return Poll::Ready(outcome);
+        }
+        let outcome = Pin::new(&mut this.socket).poll_read(context, buffer);
+        this.looking.has_read(outcome.is_pending());
+        outcome
+    }
+}
+
 /// [`receive`], to its end: no answer stays in the outlet, which ends with this. Tasks have others.
 async fn receive_all(
     reading: OwnedReadHalf,
@@ -149,6 +177,11 @@ async fn receive(
     outlet: &Outlet,
     gone: watch::Receiver<()>,
 ) -> io::Result<()> {
+    let reading = Reading {
+        socket: reading,
+        looking: Looking::default(),
+        may_look: false,
+    };
     let mut reading = BufReader::with_capacity(READ_BYTES, reading);
     let mut turn = Turn::of(TURN_REQUESTS);
     let (mut together, mut together_bytes) = (0, 0);
@@ -161,10 +194,12 @@ async fn receive(
             (together, together_bytes) = (0, 0);
         }
         let mut mark = [0; 4];
+        reading.get_mut().may_look = outlet.rests();
         match reading.read_exact(&mut mark).await {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             read => read?,
         };
+        reading.get_mut().may_look = false;
         let mark = Mark::decode(mark);
         let bytes = record_bytes(mark)?;
         let place = Placing::of(mark, reading.buffer());
@@ -310,7 +345,7 @@ async fn in_time<T>(reading: impl Future<Output = io::Result<T>>) -> io::Result<
 
 /// Reads until there are `end` bytes.
 async fn read_until(
-    reading: &mut BufReader<OwnedReadHalf>,
+    reading: &mut BufReader<Reading>,
     record: &mut BytesMut,
     end: usize,
 ) -> io::Result<()> {
@@ -327,7 +362,7 @@ async fn read_until(
 
 /// Reads the rest of a record whose first fragment, of which a part is there, has this mark.
 async fn read_rest(
-    reading: &mut BufReader<OwnedReadHalf>,
+    reading: &mut BufReader<Reading>,
     mut record: BytesMut,
     mut mark: Mark,
 ) -> io::Result<Bytes> {

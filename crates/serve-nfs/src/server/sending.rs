@@ -231,6 +231,12 @@ impl Outlet {
         }
     }
 
+    /// Whether nothing is under way: no other task has an outlet, and nothing is being sent.
+    pub(super) fn rests(&self) -> bool {
+        // This one's and the sending task's.
+        Arc::strong_count(&self.line) <= 2 && !self.line.queue.lock().is_taken
+    }
+
     /// Sends what waits, or sees to it that somebody does.
     pub(super) fn flush(&self) {
         let Some(mut batch) = self.line.take() else {

@@ -109,7 +109,7 @@ impl Leaf {
         match device.flush().await {
             Ok(()) => {
                 // Of those under way it is not known yet.
-                drop(self.durable_writes.write().await);
+                self.durable_writes.wait_for_these().await;
                 let is_sure = !self.doubted.load(Ordering::Acquire);
                 if is_sure {
                     flushing.writes = Kept::default();
