@@ -558,7 +558,8 @@ impl Leaf {
         if result.is_ok() {
             // Where the flush of another one fails, the device has perhaps dropped what was in its
             // cache, this one too, before the flush of this one went well. That is not known before
-            // the other one has ended.
+            // the other one has ended. A plain flush that fails meanwhile is not waited for: what
+            // it took along of this one is lost in a crash.
             self.durable_writes.wait_for_these().await;
         }
         let Err(error) = result else {
