@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::looks::{Entry, entries_of};
+use crate::near::start_near;
 use crate::{
     BoxFuture, Clock, CpuPool, Device, DeviceError, FileDevice, FileOptions, Foreign, Hold, Opener,
     Random, Spawn, World,
@@ -90,6 +91,15 @@ impl TokioSpawn {
     pub fn on(handle: Handle) -> Self {
         TokioSpawn { home: Some(handle) }
     }
+
+    /// The runtime this was made in first: a task must not die with some short-lived runtime that
+    /// merely happened to call.
+    fn runtime(&self) -> Handle {
+        match &self.home {
+            Some(home) => home.clone(),
+            None => Handle::try_current().unwrap_or_else(|_| own_runtime().handle().clone()),
+        }
+    }
 }
 
 impl Default for TokioSpawn {
@@ -100,15 +110,11 @@ impl Default for TokioSpawn {
 
 impl Spawn for TokioSpawn {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        // The runtime this was made in first: a task must not die with some short-lived runtime
-        // that merely happened to call.
-        if let Some(handle) = &self.home {
-            handle.spawn(task);
-        } else if let Ok(current) = Handle::try_current() {
-            current.spawn(task);
-        } else {
-            own_runtime().spawn(task);
-        }
+        self.runtime().spawn(task);
+    }
+
+    fn spawn_near(&self, task: BoxFuture<'static, ()>) {
+        start_near(&self.runtime(), task);
     }
 }
 

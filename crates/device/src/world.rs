@@ -260,6 +260,11 @@ pub trait Random: Send + Sync {
 pub trait Spawn: Send + Sync {
     /// Runs `task` to its end, concurrently with the caller.
     fn spawn(&self, task: BoxFuture<'static, ()>);
+    /// The same for a task that has little to do when the device has answered for which it waits:
+    /// it may go on on the device's thread, and must not block. The caller polls it here.
+    fn spawn_near(&self, task: BoxFuture<'static, ()>) {
+        self.spawn(task);
+    }
 }
 
 /// Runs work that needs a CPU for long (compression, checksums of big blocks, parity).

@@ -37,6 +37,8 @@ use crate::task::{Runner, run, run_sized};
 
 const ENTRY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
+/// Shorter than most transaction groups take, which count the blocks of what was written.
+const DIRTY_TTL: Duration = Duration::from_millis(20);
 /// Biggest write in one request.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way in the background (read-ahead, write-back).
@@ -77,12 +79,14 @@ impl Handler {
         }
     }
 
-    /// How long the kernel may go by a file's attributes. Directories are not asked for what they
-    /// take, and every path leads through some. Nor does it matter for a listing, which the next
-    /// one replaces.
+    /// How long the kernel may go by a file's attributes. What a file takes is not known before it
+    /// is on disk; but whoever makes one asks several times in a row, as Samba does, and the kernel
+    /// forgets with the attributes what it knows of ACLs and capabilities. Directories are not
+    /// asked for what they take, and every path leads through some. Nor does it matter for a
+    /// listing, which the next one replaces.
     pub(crate) fn attributes_ttl(of: &Attributes) -> Duration {
         match of.is_dirty && of.kind == FileKind::Regular {
-            true => Duration::ZERO,
+            true => DIRTY_TTL,
             false => SHORT_TTL,
         }
     }

@@ -39,7 +39,7 @@ impl Runner {
 
 /// Runs a request. Most find all they need in memory: they are done, and answered, on the thread
 /// that read them from the kernel. One that has to wait goes on as a task of its own, so that the
-/// thread takes the next request.
+/// thread takes the next request: where it waited for a device, on the thread that wakes it.
 pub(crate) fn run(runner: &Runner, request: impl Future<Output = ()> + Send + 'static) {
     run_sized(runner, false, request);
 }
@@ -52,16 +52,22 @@ pub(crate) fn run_sized(
 ) {
     runner.readers.begin(long);
     let request = lock_order::operation(request);
-    start(&runner.handle, By::new(runner.origin, request));
+    start(&runner.handle, long, By::new(runner.origin, request));
     runner.readers.end();
 }
 
-fn start<F: Future<Output = ()> + Send + 'static>(runtime: &Handle, mut request: By<F>) {
+fn start<F>(runtime: &Handle, long: bool, mut request: By<F>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let _inside = runtime.enter();
     // The waker does nothing: the runtime polls again, with its own, in any case.
     let mut context = Context::from_waker(Waker::noop());
     if Pin::new(&mut request).poll(&mut context).is_pending() {
-        runtime.spawn(request);
+        match long {
+            true => drop(runtime.spawn(request)),
+            false => device::start_near(runtime, request),
+        }
     }
 }
 
@@ -79,7 +85,7 @@ mod tests {
         let (send, receive) = mpsc::channel();
         let also = send.clone();
         let run = |request: BoxFuture<'static, ()>| {
-            super::start(runtime.handle(), By::new(Origin::NONE, request));
+            super::start(runtime.handle(), false, By::new(Origin::NONE, request));
         };
         run(Box::pin(async move {
             send.send(thread::current().id()).unwrap();

@@ -107,7 +107,7 @@ impl Shared {
         // The waker does nothing: whoever the task goes to polls again, with one of its own.
         let mut context = Context::from_waker(Waker::noop());
         if task.as_mut().poll(&mut context).is_pending() {
-            self.world.spawn.spawn(task);
+            self.world.spawn.spawn_near(task);
         }
     }
 

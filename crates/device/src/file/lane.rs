@@ -5,7 +5,7 @@
 //! a device that does not answer are stuck, and what is asked of it after that is queued; nobody
 //! else's are. One thread is there from the start, so that a system which is out of threads
 //! refuses to open a device rather than to use it. The others end when they have nothing to do for
-//! [`IDLE`].
+//! [`IDLE`]. Tasks that wait for nothing but what a thread has done go on on it ([`near`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::near;
 
 /// Most threads of a device, and so most calls at once. Enough to keep a disk's queue busy; the
 /// threads sleep in the kernel, so they cost memory, not CPU.
@@ -106,12 +108,14 @@ fn start_thread(shared: &Arc<Shared>, stays: bool) -> io::Result<()> {
 
 /// Does what is asked for; one that `stays`, until the device is closed.
 fn serve(shared: &Shared, stays: bool) {
+    near::take_tasks();
     let mut state = shared.state.lock();
     loop {
         if let Some(work) = state.work.pop_front() {
             drop(state);
             // A panic reaches whoever waits for the answer, as its channel closes.
             let _ = catch_unwind(AssertUnwindSafe(work));
+            near::go_on();
             state = shared.state.lock();
             continue;
         }

@@ -28,9 +28,11 @@
 //!
 //! # What does not come here
 //!
-//! Only direct reads and writes do, also writes that are durable when they are done, where the
-//! kernel sees to that. All else ends on the kernel's threads anyhow, which take twice as long as
-//! ours to answer.
+//! Only direct reads and writes do that need not be durable when they are done. All else ends on
+//! the kernel's threads anyhow, which take twice as long as ours to answer: filesystems refuse a
+//! durable write that is not to block. Where a device would take it here, its owner would have to
+//! be woken for it twice, and its answer handed to a third thread; the device's own thread goes on
+//! with the log by itself ([`crate::near`]).
 //!
 //! # Waking
 //!
@@ -169,7 +171,7 @@ impl Ring {
         let seat = &self.seat;
         let transfers = match request.action {
             Action::Read { .. } => true,
-            Action::Write { durability, .. } => durability != Durability::ByFlush,
+            Action::Write { durability, .. } => durability == Durability::Later,
             _ => false,
         };
         let suited = transfers && request.direct && !seat.blocks.load(Ordering::Relaxed);
@@ -484,11 +486,7 @@ impl Owner {
                     // It would have to wait here.
                     Errno::AGAIN => Progress::Elsewhere,
                     Errno::OPNOTSUPP => {
-                        // It may be the durable write that is not known; who tries it next finds
-                        // out.
-                        if !slot.request.is_durable() {
-                            slot.seat.blocks.store(true, Ordering::Relaxed);
-                        }
+                        slot.seat.blocks.store(true, Ordering::Relaxed);
                         Progress::Elsewhere
                     }
                     error => slot.request.on_result(Err(error)),
@@ -545,15 +543,7 @@ fn entry(slot: &mut Slot) -> squeue::Entry {
                 .rw_flags(libc::RWF_NOWAIT)
                 .build()
         }
-        Action::Write {
-            parts,
-            done,
-            durability,
-        } => {
-            let flags = match durability {
-                Durability::AtOnce => libc::RWF_NOWAIT | libc::RWF_DSYNC,
-                Durability::Later | Durability::ByFlush => libc::RWF_NOWAIT,
-            };
+        Action::Write { parts, done, .. } => {
             slot.vectors.clear();
             let parts = Request::remaining_parts(parts, *done).map(|part| Vector {
                 start: part.as_ptr(),
@@ -564,11 +554,11 @@ fn entry(slot: &mut Slot) -> squeue::Entry {
             match &slot.vectors[..] {
                 [single] => opcode::Write::new(file, single.start, single.length as u32)
                     .offset(offset)
-                    .rw_flags(flags)
+                    .rw_flags(libc::RWF_NOWAIT)
                     .build(),
                 several => opcode::Writev::new(file, several.as_ptr().cast(), several.len() as u32)
                     .offset(offset)
-                    .rw_flags(flags)
+                    .rw_flags(libc::RWF_NOWAIT)
                     .build(),
             }
         }

@@ -28,7 +28,7 @@ use crate::target::{Control, Registration};
 use bytes::BytesMut;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
-use net::Turn;
+use net::{Looking, Turn};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -37,7 +37,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -63,6 +63,8 @@ const INPUT_BYTES: usize = 64 * 1024;
 /// Room made for input behind a long data segment: the next header, to find the place of the next
 /// one.
 const INPUT_BYTES_MIN: usize = 4096;
+/// Most that is read by a look ([`Looking`]).
+const LOOK_BYTES: usize = 2048;
 /// Short answers that have so many bytes are sent while there are more requests to be taken.
 const TOGETHER_BYTES_MAX: usize = 32 * 1024;
 /// Answers of more bytes are sent all together in the end: what an initiator gains by having some
@@ -359,6 +361,7 @@ struct Wire {
     stalled_intervals: u32,
     /// The last request had a long data segment, and so may the next one.
     has_long_data: bool,
+    looking: Looking,
     _place: Place,
 }
 
@@ -377,6 +380,7 @@ impl Wire {
             awaited: [None; 2],
             stalled_intervals: 0,
             has_long_data: false,
+            looking: Looking::default(),
             _place: place,
         }
     }
@@ -436,10 +440,22 @@ impl Wire {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// Reads what has come. It may look for that, unless the session has something else to do.
+    fn poll_read(&mut self, may_look: bool, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let Raw { socket, input } = &mut self.connection;
-        let read = pin!(socket.read_buf(input));
-        let result = read.poll(context);
+        let mut result = Poll::Pending;
+        if may_look && !self.has_long_data && input.is_empty() {
+            let mut memory = [0; LOOK_BYTES];
+            let mut buffer = ReadBuf::new(&mut memory);
+            if let Some(looked) = self.looking.look(socket, &mut buffer) {
+                input.extend_from_slice(buffer.filled());
+                result = Poll::Ready(looked.map(|()| buffer.filled().len()));
+            }
+        }
+        if result.is_pending() {
+            result = pin!(socket.read_buf(input)).poll(context);
+            self.looking.has_read(result.is_pending());
+        }
         if let Poll::Ready(Ok(1..)) = result {
             self.silent_intervals = 0;
         }
@@ -584,6 +600,8 @@ impl Driver {
             if self.session.is_closing() {
                 return Poll::Ready(Ok(()));
             }
+            // Nothing would have to wait for that.
+            let may_look = self.wires.len() == 1 && self.running.is_empty();
             let mut ended = Vec::new();
             for wire in &mut self.wires {
                 let is_all_sent = match wire.poll_write(&mut self.session, context) {
@@ -598,7 +616,7 @@ impl Driver {
                     continue;
                 }
                 if is_all_sent || output_bytes(&self.session, wire.line) < OUTPUT_FREE_BYTES {
-                    match wire.poll_read(context) {
+                    match wire.poll_read(may_look && is_all_sent, context) {
                         Poll::Ready(Ok(0)) => {
                             let lost = io::Error::from(io::ErrorKind::UnexpectedEof);
                             return Poll::Ready(Err(lost.into()));

@@ -29,6 +29,7 @@ use net::{Looking, Turn};
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 use super::Budget;
@@ -248,12 +249,16 @@ async fn receive(
             }
             Poll::Pending => {
                 let outlet = outlet.clone();
-                tokio::spawn(async move {
+                let answering = async move {
                     if let Some(answer) = working.await {
                         outlet.put(answer);
                         outlet.flush();
                     }
-                });
+                };
+                match may_compute_long {
+                    true => drop(tokio::spawn(answering)),
+                    false => device::start_near(&Handle::current(), answering),
+                }
             }
         }
     }
