@@ -753,6 +753,7 @@ export const t = {
       scrub: 'Scrub',
       resilver: 'Resilver',
       replace: 'Replacement',
+      expand: 'Expansion of RAID-Z',
       'checkpoint-discard': 'Discard of a checkpoint',
       free: 'Freeing of space',
       initialize: 'Initialization',

@@ -127,6 +127,12 @@ pub enum TopologyObstacle {
     Resilvering,
     /// A sequential rebuild is under way.
     Rebuilding,
+    /// The pool has not the feature `raidz_expansion`.
+    ExpansionDisabled,
+    /// A RAID-Z vdev is being made wider.
+    Expanding,
+    /// A RAID-Z vdev that is to be made wider lacks devices, or one is being replaced.
+    NotWell,
     /// Something else is under way.
     Busy,
 }

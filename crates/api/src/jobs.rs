@@ -50,6 +50,8 @@ pub enum JobKind {
     Resilver,
     /// Puts a device in another one's place; over when the old one has left.
     Replace,
+    /// Makes a RAID-Z vdev wider.
+    Expand,
     /// Frees what only a checkpoint kept.
     CheckpointDiscard,
     /// Frees what was destroyed.

@@ -283,6 +283,9 @@ pub struct ExpansionReport {
     pub copied_bytes: u64,
     /// Bytes to move in all.
     pub total_bytes: u64,
+    /// Why nothing is moved at present.
+    #[serde(default)]
+    pub waits_for: Option<String>,
 }
 
 /// A pool's dedup tables, in sum.

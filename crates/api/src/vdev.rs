@@ -269,6 +269,9 @@ pub struct VdevReport {
     pub write_errors: u64,
     /// Checksum errors.
     pub checksum_errors: u64,
+    /// A RAID-Z vdev that is being made wider.
+    #[serde(default)]
+    pub is_expanding: bool,
     /// I/Os of a leaf that took longer than 30 seconds.
     #[serde(default)]
     pub slow_ios: u64,

@@ -159,6 +159,13 @@ fn topology(why: TopologyObstacle) -> &'static str {
         }
         TopologyObstacle::Resilvering => "currently resilvering",
         TopologyObstacle::Rebuilding => "currently sequentially resilvering",
+        TopologyObstacle::ExpansionDisabled => {
+            "raidz_expansion feature must be enabled in order to attach a device to raidz"
+        }
+        TopologyObstacle::Expanding => "raidz expansion in progress",
+        TopologyObstacle::NotWell => {
+            "raidz vdev has devices that are are offline or being replaced"
+        }
         TopologyObstacle::Busy => "pool or device is busy; try again",
     }
 }

@@ -413,6 +413,7 @@ async fn status(config: &NvList, class: VdevClass, places: &Places<'_>) -> VdevS
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
+        is_expanding: false,
         slow_ios: 0,
         initialize: ActivityStatus::default(),
         trim: ActivityStatus::default(),

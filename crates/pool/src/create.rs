@@ -16,7 +16,7 @@ use device::{BoxFuture, World};
 use format::{Compression, Guid, ObjectId, ObjectType, Txg, Uberblock};
 use object::{NewObject, Zap};
 use parking_lot::Mutex;
-use scan::{ErrorScrub, Rebuilds, Scan, Scans};
+use scan::{ErrorScrub, Expanding, KnownExpansion, Rebuilds, Scan, Scans};
 use spa::bootfs::{self, BootFs};
 use spa::dtl::DirtyTimes;
 use spa::events::{LoadState, Sysevent};
@@ -325,6 +325,10 @@ async fn create_on(
             scan,
             error_scrub: ErrorScrub::default(),
             rebuilds: Rebuilds::default(),
+            expanding: Expanding {
+                spa: spa.clone(),
+                known: KnownExpansion::default(),
+            },
         }),
         spa,
     });

@@ -68,8 +68,8 @@ mod vdevs;
 mod vdevstatus;
 
 pub use ::scan::{
-    ErrorScrubStatus, RebuildState, RebuildStatus, ScanFunction, ScanState, ScanStatus,
-    ScrubCommand, ScrubNumbers,
+    ErrorScrubStatus, ExpansionStatus, RebuildState, RebuildStatus, ScanFunction, ScanState,
+    ScanStatus, ScrubCommand, ScrubNumbers,
 };
 pub use caches::{CacheDeviceOptions, prefetch_tables, set_cache_devices};
 pub use checkpoint::CheckpointStatus;
@@ -94,7 +94,6 @@ pub use spa::{
 pub use spec::{CreateSpec, FeatureChoice, ImportSpec, MissingLogs, Rewind};
 pub use split::SplitSpec;
 pub use status::PoolStatus;
-pub use tables::ExpansionStatus;
 pub use topology::{AttachSpec, OfflineSpec, Onlined};
 pub use trim::{
     ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,

@@ -20,7 +20,7 @@ use device::World;
 use format::{Guid, NvList, ObjectId, Txg, Uberblock};
 use object::ObjectSet;
 use parking_lot::Mutex;
-use scan::{ErrorScrub, Rebuilds, Scan, Scans};
+use scan::{ErrorScrub, Expanding, KnownExpansion, Rebuilds, Scan, Scans};
 use spa::bootfs::{self, BootFs};
 use spa::dtl::{DirtyTimes, distrust_stale};
 use spa::errors::ErrorLog;
@@ -654,10 +654,9 @@ async fn import_on(
         let error_scrub = ErrorScrub::load(error_scrub.as_ref());
         Ok::<_, PoolError>((saved, tables, activities, rebuilds, error_scrub))
     };
-    let (saved, tables, activities, rebuilds, error_scrub) = read.await.map_err(indispensable(
-        name,
-        "a dedup table or what it keeps about a vdev",
-    ))?;
+    let (saved, mut tables, activities, rebuilds, error_scrub) = read.await.map_err(
+        indispensable(name, "a dedup table or what it keeps about a vdev"),
+    )?;
     let dedup = dedup::of_pool(&dsl, &ground.pipeline);
     dedup.set_status(&saved);
     if !spec.read_only {
@@ -703,6 +702,7 @@ async fn import_on(
         props: Props::new(stored.props),
         admin: tokio::sync::Mutex::new(()),
     });
+    let expansion = tables.expansion.take();
     let spares = Arc::default();
     let core = Arc::new(Core {
         heart: crate::heart::Heart::default(),
@@ -733,6 +733,10 @@ async fn import_on(
             scan,
             error_scrub,
             rebuilds,
+            expanding: Expanding {
+                spa: spa.clone(),
+                known: KnownExpansion::new(expansion),
+            },
         }),
         spa,
     });

@@ -374,15 +374,16 @@ impl Pool {
         vdevs::remove(&self.core, device).await
     }
 
-    /// Attaches a device to another one, to mirror or to replace it (`zpool attach`, `zpool
-    /// replace`). A hot spare of the pool that stands by stands in for what it is to replace.
+    /// Attaches a device to another one, to mirror or to replace it, or to a RAID-Z vdev, to make
+    /// that wider in the background (`zpool attach`, `zpool replace`). A hot spare of the pool that stands by stands in for what it is to replace.
     /// Returns once it is a part of the pool on disk; it is resilvered after that.
     ///
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::IsSpare`],
     /// [`PoolError::IsCache`], [`PoolError::DeviceInUse`], [`PoolError::HasCheckpoint`],
     /// [`PoolError::ReadOnly`], [`PoolError::ResilverUnderWay`], [`PoolError::RebuildUnderWay`],
-    /// [`PoolError::CannotRebuild`], [`PoolError::RebuildDisabled`].
+    /// [`PoolError::CannotRebuild`], [`PoolError::RebuildDisabled`],
+    /// [`PoolError::ExpansionDisabled`].
     pub async fn attach(&self, target: &str, spec: &AttachSpec) -> Result<(), PoolError> {
         self.core.check_writeable()?;
         topology::attach(&self.core, target, spec).await

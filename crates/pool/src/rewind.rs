@@ -7,6 +7,10 @@
 //! crash, unless groups without anything to write passed meanwhile (they count as well) or an
 //! import (it does not know what waits). Further back, whatever was freed since may be lost.
 //!
+//! While a RAID-Z vdev is made wider, its sectors are moved over their own old places, so that only
+//! states that agree with the newest about how far that has come can be read
+//! (`vdev_uberblock_load`, module/zfs/vdev_label.c).
+//!
 //! A state counts as readable when the whole import works with it read-only and every dataset of it
 //! opens. Nothing is written while looking. Read-only, the newer uberblocks stay on disk, and an
 //! import without rewind finds them again; for writing, the newer states are given up
@@ -72,6 +76,8 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
     let newest = *all
         .first()
         .ok_or_else(|| damaged(&pool, "every uberblock", "none has the right checksum"))?;
+    // While a RAID-Z vdev is expanded, what older states have is written over.
+    let reflow = |at: &Uberblock| (at.reflow_offset_bytes, at.reflow_state);
     let ground = untrusted(world, &spec).await?;
     let unused = multihost::check_unused(world, &spec, &ground.tree, &newest).await;
     ground.tree.close();
@@ -84,6 +90,7 @@ pub(crate) async fn import(world: &World, spec: ImportSpec) -> Result<Arc<Core>,
     let mut first_error = None;
     let wanted = all
         .iter()
+        .take_while(|uberblock| reflow(uberblock) == reflow(&newest))
         .filter(|uberblock| uberblock.txg <= limit)
         .take(states);
     for uberblock in wanted {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dedup::DedupStatus;
 use format::{Guid, Txg, VdevId};
-use scan::{ErrorScrubStatus, ScanStatus};
+use scan::{ErrorScrubStatus, ExpansionStatus, ScanStatus};
 use spa::{Spa, vdevprops};
 use trim::ActivityStatus;
 use vdev::AllocClass;
@@ -18,7 +18,6 @@ use crate::core::Core;
 use crate::layout::usable_bytes;
 use crate::removed::RemovalStatus;
 use crate::second;
-use crate::tables::ExpansionStatus;
 use crate::vdevstatus::{PoolHealth, SmallSectors, VdevState, VdevStatus};
 
 /// A pool's state.
@@ -211,6 +210,7 @@ fn vdev_status_below(
         read_errors: counters.read_errors,
         write_errors: counters.write_errors,
         checksum_errors: counters.checksum_errors,
+        is_expanding: vdev.is_expanding(),
         slow_ios: vdev.leaf().map_or(0, |leaf| leaf.slow_ios()),
         initialize: ActivityStatus::default(),
         trim: ActivityStatus::default(),
@@ -322,6 +322,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
+        is_expanding: false,
         slow_ios: 0,
         initialize: ActivityStatus::default(),
         trim: ActivityStatus::default(),
@@ -367,7 +368,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         scan,
         error_scrub: core.scans.error_scrub.status(),
         checkpoint,
-        expansion: core.tables.expansion.clone(),
+        expansion: core.scans.expanding.status(),
         removal: core.tables.removal.clone(),
         dedup: core.shared_blocks.dedup.status(),
         data_errors: core.errors.count(),

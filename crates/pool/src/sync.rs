@@ -198,9 +198,9 @@ impl Core {
     /// Fails with [`VdevError::Unrecorded`], before anything is written, when devices lack what the
     /// MOS does not tell; unless it is written `anyway`.
     async fn write_labels(&self, txg: Txg, anyway: bool) -> Result<(), PoolError> {
-        let previous = self.state.lock().uberblock;
         let config = self.identity.has_changed();
         let multihost = self.multihost_of_txg();
+        let (reflow_offset_bytes, reflow_state) = self.tree.reflow();
         let uberblock = Uberblock {
             endian: format::Endian::Little,
             version: self.identity.lock().version,
@@ -211,7 +211,8 @@ impl Core {
             software_version: Uberblock::VERSION_FEATURES,
             multihost: Some(multihost),
             checkpoint_txg: Txg::ZERO,
-            ..previous
+            reflow_offset_bytes,
+            reflow_state,
         };
         let list = config.then(|| self.pairs(txg).label_config());
         let is_recorded = || {

@@ -4,28 +4,14 @@
 
 use std::sync::Arc;
 
-use format::{Guid, ObjectId, Uberblock};
+use format::{ObjectId, Uberblock};
 use object::{ObjectSet, Zap};
+use scan::ExpansionStatus;
 use spa::{config, directory};
 use vdev::{VdevKind, VdevTree};
 
 use crate::PoolError;
 use crate::removed::{self, RemovalStatus};
-
-/// A RAID-Z expansion.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ExpansionStatus {
-    /// The vdev.
-    pub vdev: Guid,
-    /// Its name with its number: `raidz1-0`.
-    pub name: String,
-    /// When it began, in seconds since 1970.
-    pub start_s: u64,
-    /// When it ended; `None` while it is under way.
-    pub end_s: Option<u64>,
-    /// What has been moved.
-    pub copied_bytes: u64,
-}
 
 /// All of these.
 #[derive(Debug, Default)]
@@ -67,28 +53,19 @@ async fn load_of_tops(
         if id == 0 {
             continue;
         }
-        let zap = Zap::hold(mos, ObjectId::new(id)).await?;
-        let number = async |name: &str| zap.lookup_u64(name).await;
         if !matches!(top.kind(), VdevKind::Raidz(_)) {
             continue;
         }
-        const SCANNING: u64 = 1;
-        const FINISHED: u64 = 2;
-        let state = number(directory::RAIDZ_EXPAND_STATE).await?.unwrap_or(0);
-        let end_s = number(directory::RAIDZ_EXPAND_END).await?.unwrap_or(0);
-        let newer = out
-            .expansion
-            .as_ref()
-            .is_none_or(|other| other.end_s.is_some_and(|other| end_s > other));
-        let under_way = state == SCANNING;
-        if under_way || state == FINISHED && newer {
-            out.expansion = Some(ExpansionStatus {
-                vdev: top.guid(),
-                name: top.display_name(),
-                start_s: number(directory::RAIDZ_EXPAND_START).await?.unwrap_or(0),
-                end_s: (!under_way).then_some(end_s),
-                copied_bytes: number(directory::RAIDZ_EXPAND_COPIED).await?.unwrap_or(0),
-            });
+        let zap = Zap::hold(mos, ObjectId::new(id)).await?;
+        let Some(found) = ExpansionStatus::load(&zap, &top).await? else {
+            continue;
+        };
+        let is_newer = out.expansion.as_ref().is_none_or(|other| {
+            let ends = other.end_s.zip(found.end_s);
+            ends.is_some_and(|(other, end)| end > other)
+        });
+        if found.end_s.is_none() || is_newer {
+            out.expansion = Some(found);
         }
     }
     Ok(())

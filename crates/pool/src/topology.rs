@@ -197,36 +197,49 @@ pub(crate) async fn attach(
         allow_blocks(core);
     }
     refuse_own(core, path, &old, spec.replace).await?;
-    let vdevs = [VdevSpec {
-        layout: VdevLayout::Leaf(spec.device.clone()),
-        class: VdevClass::Normal,
-    }];
-    let facts = layout::examine(&core.world, &vdevs, spec.force).await?;
-    let stored = match core.props.get("ashift") {
-        Some(Stored::Number(ashift)) => ashift as u8,
-        _ => 0,
-    };
-    let create_txg = core.txgs.open_txg();
-    let making = Making {
-        ashift: spec.ashift.unwrap_or(stored),
-        create_txg,
-        random: &*core.world.random,
-    };
-    let configs = layout::build_tops(core.tree.top_count() as u64, &vdevs, &facts, &making)?;
-    let [config] = configs.as_slice() else {
-        return Err(TopologyError::NotADevice { vdev: path.clone() }.into());
-    };
-    let usable = facts
-        .first()
-        .map_or(0, |leaf| usable_bytes(leaf.size_bytes));
-    let ashift = config.u64("ashift").unwrap_or(0) as u32;
-    core.tree
-        .topology()
-        .check_fits(old.guid(), path, usable, ashift)?;
-    let new = core.tree.prepare_leaf(config).await?;
     let target = old.guid();
     drop(old);
+    let (new, create_txg) = core.open_new(target, spec).await?;
     take_in(core, target, &new, (role, spec.sequential), create_txg).await
+}
+
+impl Core {
+    /// Opens a device that is to be attached to `target`, or below it, if it fits; no part of the tree
+    /// yet. Returns the txg that its labels are to tell as well.
+    async fn open_new(
+        &self,
+        target: Guid,
+        spec: &AttachSpec,
+    ) -> Result<(Arc<Vdev>, Txg), PoolError> {
+        let path = &spec.device.path;
+        let vdevs = [VdevSpec {
+            layout: VdevLayout::Leaf(spec.device.clone()),
+            class: VdevClass::Normal,
+        }];
+        let facts = layout::examine(&self.world, &vdevs, spec.force).await?;
+        let stored = match self.props.get("ashift") {
+            Some(Stored::Number(ashift)) => ashift as u8,
+            _ => 0,
+        };
+        let create_txg = self.txgs.open_txg();
+        let making = Making {
+            ashift: spec.ashift.unwrap_or(stored),
+            create_txg,
+            random: &*self.world.random,
+        };
+        let configs = layout::build_tops(self.tree.top_count() as u64, &vdevs, &facts, &making)?;
+        let [config] = configs.as_slice() else {
+            return Err(TopologyError::NotADevice { vdev: path.clone() }.into());
+        };
+        let usable = facts
+            .first()
+            .map_or(0, |leaf| usable_bytes(leaf.size_bytes));
+        let ashift = config.u64("ashift").unwrap_or(0) as u32;
+        self.tree
+            .topology()
+            .check_fits(target, path, usable, ashift)?;
+        Ok((self.tree.prepare_leaf(config).await?, create_txg))
+    }
 }
 
 /// Labels a device that was opened and makes it a part of the vdev tree beside `target`; closes it
@@ -649,7 +662,7 @@ impl Core {
     }
 }
 
-/// The pool's own turn: it ends replacements, which concerns several parts.
+/// The pool's own turn: it ends replacements and has vdevs grow, which concerns several parts.
 impl Participant for Core {
     fn has_work(&self, _spa: &Spa) -> bool {
         self.check_no_checkpoint().is_ok() && self.tree.topology().replaced().is_some()
@@ -659,6 +672,9 @@ impl Participant for Core {
         Box::pin(async move {
             if pass.is_first() && self.has_work(pass.spa) {
                 self.end_replacements(pass).await?;
+            }
+            if let Some(top) = self.scans.expanding.take_ended() {
+                reopen::grow_in(self, pass.ctx, &top).await?;
             }
             Ok(())
         })

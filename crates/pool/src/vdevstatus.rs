@@ -115,6 +115,8 @@ pub struct VdevStatus {
     pub write_errors: u64,
     /// Wrong checksums.
     pub checksum_errors: u64,
+    /// A RAID-Z vdev that is being made wider.
+    pub is_expanding: bool,
     /// I/Os of a leaf that took longer than 30 seconds.
     pub slow_ios: u64,
     /// Of a leaf: its last `zpool initialize`.

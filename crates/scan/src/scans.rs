@@ -1,13 +1,13 @@
-//! The three kinds of scans put together, and their turn in a transaction group.
+//! All kinds of scans put together, and their turn in a transaction group.
 
 use std::sync::Arc;
 
 use format::Txg;
 use spa::{Participant, Pass, Spa, Turn};
 
-use crate::{ErrorScrub, Rebuilds, Scan};
+use crate::{ErrorScrub, Expanding, Rebuilds, Scan};
 
-/// A pool's scrubs, resilvers and sequential rebuilds.
+/// A pool's scrubs, resilvers, sequential rebuilds and expansions.
 pub struct Scans {
     /// The pool.
     pub spa: Arc<Spa>,
@@ -17,6 +17,8 @@ pub struct Scans {
     pub error_scrub: ErrorScrub,
     /// Sequential rebuilds.
     pub rebuilds: Rebuilds,
+    /// The expansion of a RAID-Z vdev.
+    pub expanding: Expanding,
 }
 
 impl Scans {
@@ -46,7 +48,11 @@ impl Scans {
 
 impl Participant for Scans {
     fn has_work(&self, _spa: &Spa) -> bool {
-        self.scan.has_work(self) || self.error_scrub.has_work(self) || self.rebuilds.has_work(self)
+        let is_expanding = || !self.scan.rests() && self.expanding.has_work();
+        self.scan.has_work(self)
+            || self.error_scrub.has_work(self)
+            || self.rebuilds.has_work(self)
+            || is_expanding()
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
@@ -55,14 +61,20 @@ impl Participant for Scans {
                 self.scan.turn(self, pass).await?;
                 self.error_scrub.turn(self, pass).await?;
                 self.rebuilds.turn(self, pass).await?;
+                let is_over = self.scan.turn_is_over(self, pass.ctx.txg);
+                if !self.scan.rests() && self.expanding.turn(pass, &*is_over).await? {
+                    // What was moved was not verified (`raidz_reflow_complete_sync`).
+                    self.scan.verify_rebuilt(self, pass.ctx).await?;
+                }
             }
             Ok(())
         })
     }
 
-    fn done(&self, _spa: &Spa, _txg: Txg, _wrote: bool) {
+    fn done(&self, _spa: &Spa, _txg: Txg, wrote: bool) {
         self.scan.done(self);
         self.error_scrub.done(self);
         self.rebuilds.done(self);
+        self.expanding.done(wrote, self.scan.rests());
     }
 }

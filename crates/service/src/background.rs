@@ -41,6 +41,7 @@ struct Works {
     /// How many scans were seen to begin or to end.
     scan_changes: u64,
     replace: Option<Work>,
+    expand: Option<Work>,
     discard: Option<Shrinking>,
     free: Option<Shrinking>,
     activities: BTreeMap<(Guid, ActivityKind), Work>,
@@ -174,8 +175,27 @@ impl Background {
             }
             _ => {}
         }
+        self.look_at_expansion(&mut works, pool);
         self.look_at_activities(&mut works, pool);
         self.look_at_scan(&mut works, pool)
+    }
+
+    fn look_at_expansion(&self, works: &mut Works, pool: &Pool) {
+        let Some((done, total)) = pool.scans().expanded_bytes() else {
+            if let Some(work) = works.expand.take() {
+                work.end(JobState::Finished);
+            }
+            return;
+        };
+        let work = works
+            .expand
+            .get_or_insert_with(|| self.begin(JobKind::Expand, pool));
+        work.progress(Progress {
+            done,
+            total,
+            unit: Unit::Bytes,
+        });
+        work.set_paused(works.is_suspended);
     }
 
     /// Devices are initialized or trimmed from now on: there are jobs even if that has ended.

@@ -57,6 +57,7 @@ pub fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::NoResilverDefer { .. }
         | PoolError::NoHeadErrlog { .. }
         | PoolError::RebuildDisabled { .. }
+        | PoolError::ExpansionDisabled { .. }
         | PoolError::CannotSplit { .. }
         | PoolError::ScrubOfOldPool { .. }
         | PoolError::BadFeature { .. } => FailureKind::Unsupported,

@@ -114,6 +114,7 @@ pub fn vdev(status: &VdevStatus) -> VdevReport {
         is_non_allocating: status.is_non_allocating,
         is_stale: status.is_stale,
         is_deferred: status.is_deferred,
+        is_expanding: status.is_expanding,
         scan_repaired_bytes: status.scan_repaired_bytes,
         rebuild: status.rebuild.as_ref().map(rebuild),
         size_bytes: status.size_bytes,
@@ -375,6 +376,7 @@ pub fn pool_status(pool: &Pool) -> PoolStatusReport {
             start_s: at.start_s,
             end_s: at.end_s,
             copied_bytes: at.copied_bytes,
+            waits_for: at.waits_for.clone(),
             total_bytes: tree
                 .children
                 .iter()

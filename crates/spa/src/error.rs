@@ -386,6 +386,15 @@ pub enum PoolError {
         /// The pool.
         pool: String,
     },
+    /// The pool has not the feature for RAID-Z expansion.
+    #[error(
+        "raidz_expansion feature must be enabled in order to attach a device to raidz; enable it \
+         with 'zpool set feature@raidz_expansion=enabled {pool}'"
+    )]
+    ExpansionDisabled {
+        /// The pool.
+        pool: String,
+    },
     /// A pool cannot be split.
     #[error("Unable to split {pool}: {why}")]
     CannotSplit {

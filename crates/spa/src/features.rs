@@ -33,6 +33,9 @@ pub const BLOCK_CLONING_ENDIAN: &str = "com.truenas:block_cloning_endian";
 /// What is said of a pool whose tables of cloned blocks are of the other byte order.
 pub const FOREIGN_CLONES: &str = "block_cloning (its tables were made by a big-endian system)";
 
+/// RAID-Z vdevs are or were made wider; refcount: how often.
+pub const RAIDZ_EXPANSION: &str = "org.openzfs:raidz_expansion";
+
 /// Datasets are encrypted.
 const ENCRYPTION: &str = "com.datto:encryption";
 /// Bookmarks may be of encrypted datasets.

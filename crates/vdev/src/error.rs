@@ -106,6 +106,17 @@ pub enum VdevError {
     /// A device lacks something of which the state to be written does not tell.
     #[error("a device did not take a write, which is not on record yet; try again")]
     Unrecorded,
+    /// Sectors of a RAID-Z vdev that is being made wider were not moved.
+    #[error(
+        "{vdev}: its expansion pauses ({cause}); it goes on when all of its devices work and have \
+         everything"
+    )]
+    NotMoved {
+        /// Which vdev.
+        vdev: String,
+        /// Why not.
+        cause: String,
+    },
     /// An address beyond the end of its vdev, or between sectors.
     #[error("{place}: {what}; restore the affected file from a backup")]
     BadAddress {

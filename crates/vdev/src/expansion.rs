@@ -13,10 +13,10 @@
 //! sectors of one of its columns are on many children, those of one of its rows on as many as it
 //! has columns.
 //!
-//! While sectors are being moved, the uberblock says how far that has come, in bytes of the vdev. A
-//! row of a block that lies wholly below that is in its new place, and any other in its old one. At
-//! the very beginning new places overlap old ones: then they are in the space for boot loaders in
-//! front of each child's data (*scratch*), if the uberblock says so.
+//! While sectors are being moved (module `reflow`), the uberblock says how far that has come, in
+//! bytes of the vdev. A row of a block that lies wholly below that is in its new place, and any
+//! other in its old one. At the very beginning new places overlap old ones: then they are in the
+//! space for boot loaders in front of each child's data (*scratch*), if the uberblock says so.
 //!
 //! # Reading
 //!
@@ -30,14 +30,24 @@
 //!
 //! New blocks take the newest width, except in the few txgs between the end of an expansion and the
 //! one from which on it counts; those, and old blocks one of whose copies is repaired, are written
-//! row by row, each with parity of its own. While an expansion is under way nothing is written:
-//! nobody here moves sectors.
+//! row by row, each with parity of its own.
+//!
+//! While an expansion is under way, moves are ahead of the uberblock on disk by what the txg that is
+//! being written has moved. Blocks there are read from their new places. They are written to these
+//! and to where the state on disk has them: after a crash, that is where an intent log is looked
+//! for. A row that lies across the boundary is in its old place, and those sectors of it that were
+//! moved already are written there as well, since they will not be moved once more.
+//!
+//! I/O holds its range ([`RangeGate`]) from before it looks where a block is until it has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use codec::raidz;
-use format::{BOOT_BYTES, NvList, Txg, Uberblock};
+use format::{BOOT_BYTES, NvList, ReflowScratchState, Txg, Uberblock};
 use futures::future::join_all;
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 
 use super::geometry::Geometry;
 use super::raidz::Striped;
@@ -45,27 +55,76 @@ use super::raidz::{COMBINATIONS_MAX, Combinations, reconstruct};
 use super::state::Counters;
 use crate::error::{VdevError, bad};
 use crate::io::{IoContext, ReadFailure, Verify, WriteFailure};
+use crate::range_gate::{RangeGate, Shared};
 
 /// How far sectors have been moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Reflow {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Reflow {
     /// Rows below this offset of the vdev (bytes) are in their new place.
-    offset_bytes: u64,
+    pub(crate) offset_bytes: u64,
     /// And that is the scratch space.
-    scratch: bool,
+    pub(crate) scratch: bool,
 }
 
-/// The widths that a RAID-Z vdev had.
+/// Where a row of a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Old,
+    Scratch,
+    New,
+}
+
+impl Reflow {
+    /// Where moved sectors are.
+    fn moved_to(self) -> Place {
+        match self.scratch {
+            true => Place::Scratch,
+            false => Place::New,
+        }
+    }
+
+    /// Where a row is that ends at the sector `end`.
+    fn place(self, end: u64, shift: u32) -> Place {
+        match end <= self.offset_bytes >> shift {
+            true => self.moved_to(),
+            false => Place::Old,
+        }
+    }
+}
+
+/// States of an expansion that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Reflows {
+    /// By which blocks are read, and which the next uberblock tells.
+    pub(crate) now: Reflow,
+    /// What the newest uberblock on disk tells.
+    pub(crate) told: Reflow,
+    /// Writes go also to where this has blocks: `told`, or the one before it while there may be
+    /// writes that know nothing newer.
+    pub(crate) kept: Reflow,
+}
+
+#[derive(Debug)]
+struct Widths {
+    /// From which txg on the vdev was how wide, rising.
+    since: Vec<(Txg, u64)>,
+    /// Of the expansion that is under way; `None` while none is.
+    reflows: Option<Reflows>,
+}
+
+/// The widths that a RAID-Z vdev had. It is shared by all vdevs that follow each other as one
+/// ([`crate::topology`]), until the next expansion begins.
+///
+/// Lock: `widths`, for a few instructions.
 #[derive(Debug)]
 pub(crate) struct Expansion {
-    /// From which txg on it was how wide, rising.
-    widths: Vec<(Txg, u64)>,
+    widths: RwLock<Widths>,
     /// Width that it was made with.
     original: u64,
     /// Children that it has now.
     children: u64,
-    /// What the uberblock says of the expansion that is under way; `None` while none is.
-    reflow: Option<Mutex<Reflow>>,
+    /// Keeps I/O and moves apart.
+    pub(crate) gate: Arc<RangeGate>,
 }
 
 /// Where a sector of a block is.
@@ -86,6 +145,18 @@ pub(super) struct Rows {
     parity: usize,
     sector_bytes: usize,
     pub(super) rows: Vec<Vec<Option<Sector>>>,
+    /// Where the same is written as well.
+    more: Vec<More>,
+}
+
+/// Another place for a sector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct More {
+    row: usize,
+    column: usize,
+    /// Sectors of a row with the same number make up for each other.
+    image: usize,
+    sector: Sector,
 }
 
 /// What was read of each sector; those that do not exist are empty.
@@ -114,29 +185,69 @@ impl Expansion {
                 "a raidz{parity} vdev of {children} children that was widened {steps} times"
             )));
         }
+        let since = (original + 1..)
+            .zip(txgs)
+            .map(|(width, txg)| (Txg::new(*txg), width))
+            .collect();
         Ok(Some(Self {
-            widths: (original + 1..)
-                .zip(txgs)
-                .map(|(width, txg)| (Txg::new(*txg), width))
-                .collect(),
+            widths: RwLock::new(Widths {
+                since,
+                reflows: expanding.then(Reflows::default),
+            }),
             original,
             children,
-            reflow: expanding.then(|| {
-                Mutex::new(Reflow {
-                    offset_bytes: 0,
-                    scratch: false,
-                })
-            }),
+            gate: Arc::default(),
         }))
     }
 
-    /// The state that an uberblock tells.
+    /// Of a vdev of `children` children, to which one more is attached: nothing is moved yet.
+    /// `before` has its earlier expansions.
+    pub(crate) fn begin(before: Option<&Self>, children: usize) -> Self {
+        let since = before.map_or_else(Vec::new, |before| before.widths.read().since.clone());
+        Self {
+            widths: RwLock::new(Widths {
+                since,
+                reflows: Some(Reflows::default()),
+            }),
+            original: before.map_or(children as u64, |before| before.original),
+            children: children as u64 + 1,
+            gate: Arc::default(),
+        }
+    }
+
+    /// Everything has been moved: blocks from txg `from` on are as wide as the vdev. Returns the
+    /// txgs of all expansions.
+    pub(crate) fn end(&self, from: Txg) -> Vec<u64> {
+        let mut widths = self.widths.write();
+        widths.reflows = None;
+        widths.since.push((from, self.children));
+        widths.since.iter().map(|(txg, _)| txg.get()).collect()
+    }
+
+    /// The state that an uberblock on disk tells.
     pub(super) fn set_reflow(&self, uberblock: &Uberblock) {
-        if let Some(reflow) = &self.reflow {
-            *reflow.lock() = Reflow {
+        if let Some(reflows) = &mut self.widths.write().reflows {
+            let told = Reflow {
                 offset_bytes: uberblock.reflow_offset_bytes,
-                scratch: uberblock.reflow_state == format::ReflowScratchState::Valid,
+                scratch: uberblock.reflow_state == ReflowScratchState::Valid,
             };
+            *reflows = Reflows {
+                now: told,
+                told,
+                kept: told,
+            };
+        }
+    }
+
+    /// How far the expansion is that is under way.
+    pub(crate) fn reflows(&self) -> Option<Reflows> {
+        self.widths.read().reflows
+    }
+
+    /// Changes that, if one is under way.
+    pub(crate) fn change_reflows(&self, change: impl FnOnce(&mut Reflows)) {
+        if let Some(reflows) = &mut self.widths.write().reflows {
+            change(reflows);
         }
     }
 
@@ -153,21 +264,22 @@ impl Expansion {
     /// The txg from which on blocks have the newest width, and the width of those before it; `None`
     /// while that is the original one.
     pub(super) fn last_change(&self) -> Option<(Txg, usize)> {
-        let (from, _) = *self.widths.last()?;
-        let before = self.widths.len().checked_sub(2).map(|at| self.widths[at].1);
+        let widths = &self.widths.read().since;
+        let (from, _) = *widths.last()?;
+        let before = widths.len().checked_sub(2).map(|at| widths[at].1);
         Some((from, before.unwrap_or(self.original) as usize))
     }
 
     /// Whether sectors are still being moved.
     pub(super) fn is_running(&self) -> bool {
-        self.reflow.is_some()
+        self.reflows().is_some()
     }
 
     /// Width of blocks written in this txg.
     fn width_at(&self, txg: Txg) -> u64 {
-        self.widths
-            .iter()
-            .rev()
+        let widths = &self.widths.read().since;
+        let mut newest_first = widths.iter().rev();
+        newest_first
             .find(|(from, _)| *from <= txg)
             .map_or(self.original, |(_, width)| *width)
     }
@@ -175,6 +287,39 @@ impl Expansion {
     /// Whether a block of this birth lies as if the vdev had always been as wide as today.
     pub(super) fn is_plain(&self, birth: Txg) -> bool {
         self.width_at(birth) == self.children
+    }
+
+    /// Holds what `length` bytes at `offset` may lie on, so that it stays where it is, while
+    /// sectors are being moved.
+    pub(super) async fn hold(
+        &self,
+        geometry: Geometry,
+        offset: u64,
+        length: usize,
+        birth: Txg,
+    ) -> Option<Shared<'_>> {
+        if !self.is_running() {
+            return None;
+        }
+        // To the end of the last row, although the block may not fill it: it decides where the row
+        // is.
+        let width = self.width_at(birth);
+        let data = length as u64 >> geometry.ashift();
+        let rows = data.div_ceil(width - geometry.parity());
+        let span = rows.saturating_mul(width) << geometry.ashift();
+        Some(self.gate.share(offset..offset.saturating_add(span)).await)
+    }
+
+    /// The place of a sector by its number in the vdev.
+    fn sector(&self, number: u64, place: Place, shift: u32) -> Sector {
+        let spread = self.children - u64::from(place == Place::Old);
+        let offset = (number / spread) << shift;
+        let scratch = place == Place::Scratch;
+        Sector {
+            child: (number % spread) as usize,
+            offset: offset.wrapping_sub(if scratch { BOOT_BYTES } else { 0 }),
+            number,
+        }
     }
 
     /// The sectors of `length` bytes (whole sectors) at `offset`.
@@ -189,40 +334,74 @@ impl Expansion {
         let columns = width.min(total);
         // Columns of the last row.
         let last_columns = if rest == 0 { columns } else { rest + parity };
-        let reflow = self.reflow.as_ref().map(|reflow| *reflow.lock());
+        let reflows = self.reflows();
         let swapped = parity == 1 && offset & (1 << 20) != 0;
-        let rows = (0..row_count)
-            .map(|row| {
-                let begin = first.saturating_add(row * width);
-                let moved = reflow.is_none_or(|reflow| {
-                    begin.saturating_add(columns) <= reflow.offset_bytes >> shift
-                });
-                let scratch = moved && reflow.is_some_and(|reflow| reflow.scratch);
-                let spread = self.children - u64::from(!moved);
-                let mut row: Vec<Option<Sector>> = (0..columns)
-                    .map(|column| {
-                        if row + 1 == row_count && column >= last_columns {
-                            return None;
-                        }
-                        let number = begin.saturating_add(column);
-                        let offset = (number / spread) << shift;
-                        Some(Sector {
-                            child: (number % spread) as usize,
-                            offset: offset.wrapping_sub(if scratch { BOOT_BYTES } else { 0 }),
-                            number,
-                        })
-                    })
-                    .collect();
-                if swapped {
-                    row.swap(0, 1);
-                }
-                row
-            })
-            .collect();
+        let mut rows = Vec::with_capacity(row_count as usize);
+        let mut more = Vec::new();
+        for row in 0..row_count {
+            let begin = first.saturating_add(row * width);
+            let end = begin.saturating_add(columns);
+            let mut numbers: Vec<Option<u64>> = (0..columns)
+                .map(|column| {
+                    let is_there = row + 1 < row_count || column < last_columns;
+                    is_there.then(|| begin.saturating_add(column))
+                })
+                .collect();
+            if swapped {
+                numbers.swap(0, 1);
+            }
+            let place = reflows.map_or(Place::New, |reflows| reflows.now.place(end, shift));
+            let sectors: Vec<Option<Sector>> = numbers
+                .iter()
+                .map(|number| number.map(|number| self.sector(number, place, shift)))
+                .collect();
+            if let Some(reflows) = reflows
+                && (reflows.now != reflows.kept || place == Place::Old)
+            {
+                self.add_more(&reflows, (row as usize, end, shift), &sectors, &mut more);
+            }
+            rows.push(sectors);
+        }
         Rows {
             parity: parity as usize,
             sector_bytes: 1 << shift,
             rows,
+            more,
+        }
+    }
+
+    /// Where else a row is written that ends at the sector `end`: where the state on disk has it,
+    /// and where sectors of it were moved to already.
+    fn add_more(
+        &self,
+        reflows: &Reflows,
+        (row, end, shift): (usize, u64, u32),
+        sectors: &[Option<Sector>],
+        more: &mut Vec<More>,
+    ) {
+        let is_at = |a: &Sector, b: &Sector| (a.child, a.offset) == (b.child, b.offset);
+        let known = more.len();
+        for (index, reflow) in [reflows.now, reflows.kept].into_iter().enumerate() {
+            let place = reflow.place(end, shift);
+            for (column, own) in sectors.iter().enumerate() {
+                let Some(own) = own else { continue };
+                let mut places = vec![(2 * index, place)];
+                if place == Place::Old && own.number < reflow.offset_bytes >> shift {
+                    places.push((2 * index + 1, reflow.moved_to()));
+                }
+                for (image, place) in places {
+                    let sector = self.sector(own.number, place, shift);
+                    let is_known = more[known..].iter().any(|at| is_at(&at.sector, &sector));
+                    if !is_at(own, &sector) && !is_known {
+                        more.push(More {
+                            row,
+                            column,
+                            image,
+                            sector,
+                        });
+                    }
+                }
+            }
         }
     }
 
@@ -241,6 +420,11 @@ impl Expansion {
             sector.number % width == index
         }
     }
+}
+
+/// The order of sectors on their devices: scratch space comes first.
+fn place_order(at: &Sector) -> (usize, u64) {
+    (at.child, at.offset.wrapping_add(BOOT_BYTES))
 }
 
 impl Rows {
@@ -427,28 +611,40 @@ impl Striped<'_> {
                 self.vdev.display_name()
             ))
         })?;
-        let mut sectors: Vec<(usize, Sector, &Bytes)> = rows
+        // Row, image (see `More`), place, content.
+        let own = rows
             .sectors()
-            .filter_map(|(row, column, at)| Some((row, at, content[row][column].as_ref()?)))
+            .map(|(row, column, at)| (row, usize::MAX, at, &content[row][column]));
+        let more = rows.more.iter().map(|more| {
+            let content = &content[more.row][more.column];
+            (more.row, more.image, more.sector, content)
+        });
+        let mut sectors: Vec<(usize, usize, Sector, &Bytes)> = own
+            .chain(more)
+            .filter_map(|(row, image, at, content)| Some((row, image, at, content.as_ref()?)))
             .collect();
-        sectors.sort_by_key(|(_, at, _)| (at.child, at.offset));
+        sectors.sort_by_key(|(_, _, at, _)| place_order(at));
         let step = rows.sector_bytes as u64;
-        let runs: Vec<&[(usize, Sector, &Bytes)]> = sectors
-            .chunk_by(|(_, a, _), (_, b, _)| a.child == b.child && a.offset + step == b.offset)
+        let runs: Vec<&[(usize, usize, Sector, &Bytes)]> = sectors
+            .chunk_by(|(_, _, a, _), (_, _, b, _)| {
+                a.child == b.child && a.offset.wrapping_add(step) == b.offset
+            })
             .collect();
         let writes = runs.iter().map(|run| {
-            let (_, first, _) = run[0];
+            let (_, _, first, _) = run[0];
             let mut data = BytesMut::with_capacity(run.len() * rows.sector_bytes);
-            for (_, _, sector) in run.iter() {
+            for (_, _, _, sector) in run.iter() {
                 data.extend_from_slice(sector);
             }
             self.children[first.child].write_part(first.offset, data.freeze(), context)
         });
-        let mut failed = vec![0; rows.rows.len()];
+        let mut failed: BTreeMap<(usize, usize), usize> = BTreeMap::new();
         let mut cause: Option<WriteFailure> = None;
         for (run, result) in runs.iter().zip(join_all(writes).await) {
             if let Err(failure) = result {
-                run.iter().for_each(|(row, _, _)| failed[*row] += 1);
+                for (row, image, _, _) in run.iter() {
+                    *failed.entry((*row, *image)).or_default() += 1;
+                }
                 cause = Some(WriteFailure {
                     halted: failure.halted || cause.is_some_and(|cause| cause.halted),
                     ..failure
@@ -456,7 +652,7 @@ impl Striped<'_> {
             }
         }
         match cause {
-            Some(failure) if failed.iter().any(|count| *count > rows.parity) => {
+            Some(failure) if failed.values().any(|count| *count > rows.parity) => {
                 self.vdev.note_write_failure(&failure);
                 Err(failure)
             }
@@ -494,8 +690,7 @@ impl Striped<'_> {
                 usable
             })
             .collect();
-        // Scratch space comes first, as it does on the device.
-        sectors.sort_by_key(|(_, _, at)| (at.child, at.offset.wrapping_add(BOOT_BYTES)));
+        sectors.sort_by_key(|(_, _, at)| place_order(at));
         let step = rows.sector_bytes as u64;
         let runs: Vec<&[(usize, usize, Sector)]> = sectors
             .chunk_by(|(_, _, a), (_, _, b)| {
@@ -588,7 +783,8 @@ impl Striped<'_> {
     }
 
     /// Compares what was read with what is right (`right`, of which parity may be stale), counts
-    /// and writes what differs.
+    /// and writes what differs; where a sector has more places, to all of these, and also what
+    /// devices lack there.
     async fn repair_rows(
         &self,
         rows: &Rows,
@@ -597,6 +793,8 @@ impl Striped<'_> {
         context: &IoContext,
     ) {
         let mut repairs = Vec::new();
+        let mut whole = Vec::with_capacity(rows.rows.len());
+        let mut repaired = BTreeSet::new();
         for (row, sectors) in rows.rows.iter().enumerate() {
             let data: Vec<&[u8]> = right[row][rows.parity..]
                 .iter()
@@ -606,19 +804,31 @@ impl Striped<'_> {
                 return;
             };
             let parity = parity.into_iter().map(Bytes::from);
-            let whole = parity.chain(right[row][rows.parity..].iter().flatten().cloned());
-            for (column, good) in whole.enumerate() {
+            let data = right[row][rows.parity..].iter().flatten().cloned();
+            let good: Vec<Bytes> = parity.chain(data).collect();
+            for (column, good) in good.iter().enumerate() {
                 let Some(sector) = sectors[column] else {
                     continue;
                 };
                 let child = &self.children[sector.child];
                 match &content[row][column] {
-                    Some(found) if *found == good => continue,
+                    Some(found) if found == good => continue,
                     Some(_) => child.note_checksum_error(sector.offset, good.len(), context),
                     None if child.is_readable() => {}
                     None => continue,
                 }
-                repairs.push(child.repair(sector.offset, good, context));
+                repaired.insert((row, column));
+                repairs.push(child.repair(sector.offset, good.clone(), context));
+            }
+            whole.push(good);
+        }
+        for more in &rows.more {
+            let child = &self.children[more.sector.child];
+            let is_wrong = repaired.contains(&(more.row, more.column))
+                || child.is_missing(more.sector.offset, context.birth);
+            if is_wrong && child.is_readable() {
+                let good = whole[more.row][more.column].clone();
+                repairs.push(child.repair(more.sector.offset, good, context));
             }
         }
         join_all(repairs).await;

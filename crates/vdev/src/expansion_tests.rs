@@ -17,6 +17,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::VdevError;
+use crate::expansion::{Reflow, Reflows};
+use crate::reflow::{self, ReflowStep};
 use crate::report::ScanRead;
 use crate::testing::{TestTree, group, noise, pool_config, root, simulate};
 
@@ -286,22 +288,215 @@ fn more_damage_than_parity_is_an_error_and_not_wrong_data() {
     });
 }
 
+/// A vdev to which a child was attached just now, with blocks all over it.
+async fn widened(seed: u64, parity: u64, width: u64) -> (Bed, TestTree, Arc<Vdev>) {
+    let mut bed = Bed::new(seed, parity, width);
+    // The scratch space holds so many sectors: blocks lie in it, across its end and behind it.
+    let scratch = BOOT_BYTES / SECTOR * (width + 1);
+    for (index, first) in [0, scratch - 50, scratch + scratch / 3, 5 * scratch]
+        .into_iter()
+        .enumerate()
+    {
+        bed.free = first;
+        bed.write(&[40, 7, 1, 2, 250, 100], seed + index as u64)
+            .await;
+    }
+    let config = root(vec![group(&bed.sim, "raidz", parity, "d", width, 10)], 9);
+    let options = OpenOptions {
+        create: true,
+        ..OpenOptions::default()
+    };
+    let tree = VdevTree::open(bed.sim.world(), &config, options).await;
+    let tree = tree.expect("opens");
+    let new = crate::testing::leaf(&bed.sim, &format!("d{width}"), 11 + width);
+    let new = tree.prepare_leaf(&new).await.expect("a device");
+    let fresh = std::slice::from_ref(&new);
+    tree.init_labels(fresh, &pool_config(0), Txg::INITIAL)
+        .await
+        .expect("labelled");
+    let (before, after) = tree.widen(Guid::new(10), &new).expect("it can be widened");
+    assert_eq!(Arc::strong_count(&before), 1, "no I/O goes by it");
+    bed.width = width + 1;
+    let pool = TestTree::over(bed.sim.clone(), tree);
+    (bed, pool, after)
+}
+
+/// Everything is read by what an uberblock would say, as after a crash.
+async fn read_after_crash(bed: &Bed, tree: &VdevTree, told: Reflow) {
+    let options = OpenOptions {
+        create: true,
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let config = tree.to_config(crate::Scope::Mos);
+    let found = VdevTree::open(bed.sim.world(), &config, options).await;
+    let found = found.expect("opens");
+    found.set_uberblock(&Uberblock {
+        reflow_offset_bytes: told.offset_bytes,
+        reflow_state: match told.scratch {
+            true => ReflowScratchState::Valid,
+            false => ReflowScratchState::InvalidSyncedReflow,
+        },
+        ..crate::testing::uberblock(100)
+    });
+    let pool = TestTree::over(bed.sim.clone(), found);
+    bed.read_all(&pool.tree, true)
+        .await
+        .expect("nothing is lost");
+    assert_eq!(pool.reports.checksum(), 0, "nothing is stale");
+    pool.tree.close();
+}
+
+/// Writes other data into all blocks, as intent logs do with theirs.
+async fn rewrite(bed: &mut Bed, tree: &VdevTree, seed: u64) {
+    for (index, block) in bed.blocks.iter_mut().enumerate() {
+        block.data = noise(block.data.len(), seed ^ index as u64);
+        let context = IoContext {
+            birth: block.birth,
+            ..IoContext::default()
+        };
+        let data = Bytes::from(block.data.clone());
+        let written = tree.write_block(VdevId::new(0), block.offset, data, &context);
+        written.await.expect("written");
+    }
+}
+
+fn stand(top: &Vdev) -> Reflows {
+    top.kind()
+        .expansion()
+        .and_then(|at| at.reflows())
+        .expect("it is expanding")
+}
+
+/// Everything is moved, step by step. After each step blocks are written, and both the state on
+/// disk and the next one have all of them.
 #[test]
-fn nothing_is_written_while_sectors_are_moved() {
+fn sectors_are_moved_and_no_state_on_disk_lacks_any() {
+    for (seed, parity, width) in [(1, 1, 2), (2, 1, 3), (3, 2, 4)] {
+        simulate(async move {
+            let (mut bed, pool, top) = widened(seed, parity, width).await;
+            let tree = &pool.tree;
+            let mut txg = 20;
+            let occupied = RangeSet::from_iter([(0, bed.free * SECTOR)]);
+            loop {
+                txg += 1;
+                tree.settle_reflow(&top).await.expect("nobody writes");
+                let mut is_over = true;
+                while let Some(step) = reflow::next(&top) {
+                    if matches!(step, ReflowStep::End | ReflowStep::Waits) {
+                        is_over = step == ReflowStep::End;
+                        break;
+                    }
+                    let moved = tree.reflow_step(&top, step, Txg::new(txg), || occupied.clone());
+                    moved.await.expect("moved");
+                    rewrite(&mut bed, tree, seed + 100 * txg).await;
+                    let Reflows { now, told, .. } = stand(&top);
+                    read_after_crash(&bed, tree, told).await;
+                    read_after_crash(&bed, tree, now).await;
+                }
+                bed.read_all(tree, true).await.expect("whole");
+                if is_over {
+                    break;
+                }
+                tree.reflow_told();
+                rewrite(&mut bed, tree, seed + 100 * txg + 50).await;
+                read_after_crash(&bed, tree, stand(&top).told).await;
+            }
+            let ended = tree.end_expansion(&top, Txg::new(txg + 3)).await;
+            ended.expect("it is over");
+            assert!(!top.is_expanding() && !top.has_config("raidz_expanding"));
+            bed.read_all(tree, true).await.expect("whole");
+            assert_eq!(pool.reports.checksum(), 0);
+            assert_eq!(tree.reflow(), (0, ReflowScratchState::NotInUse));
+            // As any vdev that was widened.
+            for child in 0..parity {
+                bed.garble(child + 1);
+            }
+            bed.read_all(tree, false)
+                .await
+                .expect("parity makes up for it");
+        });
+    }
+}
+
+/// Nothing counts as moved when a device fails meanwhile, or lacks something, and all is read.
+#[test]
+fn devices_that_fail_stop_a_move() {
     simulate(async {
-        let mut bed = Bed::new(3, 1, 3);
-        bed.write(&[40, 7, 100], 3).await;
-        bed.widen(Stand::At(60));
-        let (_pool, tree) = bed.open().await;
-        let context = IoContext::default();
-        let block = Bytes::from(noise(512, 1));
-        let refused = tree.write_block(VdevId::new(0), 0, block, &context).await;
-        assert!(refused.is_err(), "it must not be written");
-        assert!(
-            !crate::TopSpec::of(&tree.tops()[0])
-                .expect("a spec")
-                .allocatable
-        );
+        let (mut bed, pool, top) = widened(7, 1, 3).await;
+        let tree = &pool.tree;
+        let occupied = RangeSet::from_iter([(0, bed.free * SECTOR)]);
+        for txg in 21..27 {
+            tree.settle_reflow(&top).await.expect("nobody writes");
+            let step = reflow::next(&top).expect("it goes on");
+            let child = txg % 3;
+            let (op, effect) = match txg % 3 {
+                0 => (SimOp::Read, FaultEffect::Error),
+                1 => (SimOp::Write, FaultEffect::Error),
+                _ => (SimOp::Flush, FaultEffect::Error),
+            };
+            bed.disk(child).inject(Fault::new(op, effect));
+            let before = stand(&top);
+            let moved = tree.reflow_step(&top, step, Txg::new(txg), || occupied.clone());
+            assert!(moved.await.is_err(), "{step:?}");
+            assert_eq!(stand(&top), before, "{step:?}");
+            bed.read_all(tree, false).await.expect("one of four failed");
+            bed.disk(child).clear_faults();
+            pool.clear().await.expect("it works again");
+            for leaf in tree.leaves() {
+                let leaf = leaf.leaf().expect("a leaf");
+                leaf.dirty_times().set_missing(RangeSet::new());
+            }
+            rewrite(&mut bed, tree, txg).await;
+            let leaves = tree.leaves();
+            let lacking = leaves[0].leaf().expect("a leaf").dirty_times();
+            lacking.add_missing(Txg::new(3));
+            let step = reflow::next(&top).expect("it goes on");
+            let moved = tree.reflow_step(&top, step, Txg::new(txg), || occupied.clone());
+            assert!(moved.await.is_err(), "a device lacks something");
+            lacking.set_missing(RangeSet::new());
+            let moved = tree.reflow_step(&top, step, Txg::new(txg), || occupied.clone());
+            moved.await.expect("all are well");
+            tree.reflow_told();
+            read_after_crash(&bed, tree, stand(&top).told).await;
+        }
+    });
+}
+
+/// A row across the boundary is in its old place, with copies of what was moved in the new ones. A
+/// device that did not take such a copy gets it when it is resilvered.
+#[test]
+fn a_resilver_writes_what_was_moved_of_rows_across_the_boundary() {
+    simulate(async {
+        let (mut bed, pool, top) = widened(9, 1, 3).await;
+        let tree = &pool.tree;
+        let occupied = RangeSet::from_iter([(0, bed.free * SECTOR)]);
+        for txg in [21, 22] {
+            let step = reflow::next(&top).expect("it goes on");
+            let moved = tree.reflow_step(&top, step, Txg::new(txg), || occupied.clone());
+            moved.await.expect("moved");
+            tree.reflow_told();
+            tree.settle_reflow(&top).await.expect("nobody writes");
+        }
+        bed.disk(3)
+            .inject(Fault::new(SimOp::Write, FaultEffect::Error));
+        rewrite(&mut bed, tree, 5).await;
+        bed.disk(3).clear_faults();
+        pool.clear().await.expect("it works again");
+        let leaves = tree.leaves();
+        let lacking = leaves[3].leaf().expect("a leaf").dirty_times();
+        assert!(!lacking.missing().is_empty());
+        bed.read_all(tree, true)
+            .await
+            .expect("parity makes up for it");
+        lacking.set_missing(RangeSet::new());
+        let step = reflow::next(&top).expect("it goes on");
+        let moved = tree.reflow_step(&top, step, Txg::new(30), || occupied.clone());
+        moved.await.expect("moved");
+        // Were something stale, no more than that could be lost.
+        bed.disk(1)
+            .inject(Fault::new(SimOp::Read, FaultEffect::Error));
+        bed.read_all(tree, false).await.expect("one of four failed");
     });
 }
 

@@ -206,6 +206,12 @@ impl RaidzVdev {
             None => self.children.len(),
         }
     }
+
+    /// Children that have a part of every row: not yet the new one while sectors are being moved.
+    pub(crate) fn rows_width(&self) -> usize {
+        let is_expanding = self.expansion.as_ref().is_some_and(|at| at.is_running());
+        self.children.len() - usize::from(is_expanding)
+    }
 }
 
 impl DraidSpareVdev {

@@ -364,12 +364,7 @@ impl Leaf {
         }
         self.reads_in_flight.fetch_add(1, Ordering::Relaxed);
         let in_flight = InFlight(&self.reads_in_flight);
-        // Just below zero is the space for boot loaders, the scratch space of a RAID-Z expansion.
-        let raw = if offset >= BOOT_BYTES.wrapping_neg() {
-            offset.wrapping_add(LABEL_START_BYTES)
-        } else {
-            offset.saturating_add(LABEL_START_BYTES)
-        };
+        let raw = raw_offset(offset);
         let io = Self::io(Operation::Read, raw, length, context);
         let queue = &self.queue;
         let swept = queue.sweep(&device, raw, length, context.priority).await;
@@ -431,7 +426,7 @@ impl Leaf {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), LeafError> {
-        let raw = offset.saturating_add(LABEL_START_BYTES);
+        let raw = raw_offset(offset);
         if context.durable && context.priority == Priority::Sync {
             return self.write_durable(raw, data, context).await;
         }
@@ -720,7 +715,7 @@ impl Leaf {
             return;
         }
         Counters::add(&self.counters.checksum_errors, 1);
-        let raw = offset.saturating_add(LABEL_START_BYTES);
+        let raw = raw_offset(offset);
         self.common.report(ErrorReport::Checksum {
             leaf: self.guid(),
             io: Self::io(Operation::Read, raw, length, context),
@@ -808,6 +803,15 @@ impl Leaf {
             });
             self.set_state(VdevState::Faulted, VdevAux::ErrorsExceeded);
         }
+    }
+}
+
+/// The offset on the device itself. Just below zero is the space for boot loaders, the scratch space
+/// of a RAID-Z expansion.
+fn raw_offset(offset: u64) -> u64 {
+    match offset >= BOOT_BYTES.wrapping_neg() {
+        true => offset.wrapping_add(LABEL_START_BYTES),
+        false => offset.saturating_add(LABEL_START_BYTES),
     }
 }
 

@@ -12,6 +12,8 @@
 //! | `raidz` | RAID-Z reads, reconstruction, writes |
 //! | `geometry` | [`Geometry`]: allocated sizes, RAID-Z columns |
 //! | `expansion` | RAID-Z vdevs that were widened, or are being widened |
+//! | `widen` | one more child of a RAID-Z vdev |
+//! | [`reflow`], `range_gate` | moving the sectors of these, and keeping I/O away meanwhile |
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
 //! | `indirect_map` | the mapping of a removed vdev |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
@@ -75,11 +77,13 @@ mod node;
 mod patience;
 mod queue;
 mod raidz;
+mod range_gate;
 mod range_set;
 mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;
 mod recorded;
+pub mod reflow;
 mod repairs;
 mod report;
 #[cfg(test)]
@@ -101,6 +105,7 @@ mod topology_tests;
 mod tree;
 mod trim;
 mod watch;
+mod widen;
 
 pub use common::Halt;
 pub use config::Scope;

@@ -340,6 +340,8 @@ impl<'a> Striped<'a> {
             && let Some(geometry) = self.vdev.geometry()
             && !expansion.is_plain(context.birth)
         {
+            let held = expansion.hold(geometry, offset, length, context.birth);
+            let _held = held.await;
             let rows = expansion.rows(geometry, offset, length, context.birth);
             // All of its columns are waited for.
             let context = IoContext {
@@ -680,20 +682,14 @@ impl<'a> Striped<'a> {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
-        if let Some(expansion) = self.vdev.kind.expansion() {
-            if expansion.is_running() {
-                // Such pools are only opened for reading.
-                return Err(WriteFailure::new(format!(
-                    "{}: it is being expanded",
-                    self.vdev.display_name()
-                )));
-            }
-            if let Some(geometry) = self.vdev.geometry()
-                && !expansion.is_plain(context.birth)
-            {
-                let rows = expansion.rows(geometry, offset, data.len(), context.birth);
-                return self.write_expanded(rows, &data, context).await;
-            }
+        if let Some(expansion) = self.vdev.kind.expansion()
+            && let Some(geometry) = self.vdev.geometry()
+            && !expansion.is_plain(context.birth)
+        {
+            let held = expansion.hold(geometry, offset, data.len(), context.birth);
+            let _held = held.await;
+            let rows = expansion.rows(geometry, offset, data.len(), context.birth);
+            return self.write_expanded(rows, &data, context).await;
         }
         let rows = self.rows(offset, data.len()).map_err(WriteFailure::new)?;
         if let [row] = &rows.rows[..] {

@@ -106,7 +106,7 @@ pub fn expand(top: &Arc<Vdev>) -> bool {
 pub fn least_child_bytes(top: &Vdev) -> u64 {
     let aligned = top.top().map_or(0, Top::aligned_asize_bytes);
     match top.kind() {
-        VdevKind::Raidz(raidz) => aligned.div_ceil(raidz.children.len() as u64),
+        VdevKind::Raidz(raidz) => aligned.div_ceil(raidz.rows_width() as u64),
         VdevKind::Draid(draid) => draid.layout.child_bytes_min(aligned),
         _ => aligned,
     }

@@ -63,7 +63,6 @@ impl TopSpec {
             deflate_ratio,
             allocatable: !is_set("removing")
                 && !is_set("non_allocating")
-                && !top.is_expanding()
                 && top.state().0.is_usable(),
             is_withheld: is_set("non_allocating"),
         })

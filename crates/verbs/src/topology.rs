@@ -23,6 +23,7 @@ fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {
         PoolError::TooSmall { .. } => return Some(TopologyObstacle::TooSmall),
         PoolError::CannotRebuild { .. } => return Some(TopologyObstacle::SequentialUnsupported),
         PoolError::RebuildDisabled { .. } => return Some(TopologyObstacle::SequentialDisabled),
+        PoolError::ExpansionDisabled { .. } => return Some(TopologyObstacle::ExpansionDisabled),
         PoolError::ResilverUnderWay { .. } => return Some(TopologyObstacle::Resilvering),
         PoolError::RebuildUnderWay { .. } => return Some(TopologyObstacle::Rebuilding),
         PoolError::Topology(error) => error,
@@ -37,6 +38,9 @@ fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {
         TopologyError::IsLog { .. } => TopologyObstacle::LogBySpare,
         TopologyError::TooSmall { .. } => TopologyObstacle::TooSmall,
         TopologyError::Ashift { .. } => TopologyObstacle::Ashift,
+        TopologyError::Expanding => TopologyObstacle::Expanding,
+        TopologyError::NotWell { .. } => TopologyObstacle::NotWell,
+        TopologyError::CannotWiden { .. } => TopologyObstacle::CannotAttach,
         TopologyError::CannotDetach { .. } => TopologyObstacle::CannotDetach,
         TopologyError::OnlyCopy { .. } => TopologyObstacle::OnlyCopy,
         _ => TopologyObstacle::Busy,
@@ -52,10 +56,12 @@ fn failure(doing: String, error: &PoolError) -> Failure {
         TopologyObstacle::OnlyCopy
         | TopologyObstacle::Busy
         | TopologyObstacle::Resilvering
-        | TopologyObstacle::Rebuilding => FailureKind::Busy,
-        TopologyObstacle::SequentialUnsupported | TopologyObstacle::SequentialDisabled => {
-            FailureKind::Unsupported
-        }
+        | TopologyObstacle::Rebuilding
+        | TopologyObstacle::Expanding
+        | TopologyObstacle::NotWell => FailureKind::Busy,
+        TopologyObstacle::SequentialUnsupported
+        | TopologyObstacle::SequentialDisabled
+        | TopologyObstacle::ExpansionDisabled => FailureKind::Unsupported,
         _ => FailureKind::Invalid,
     };
     let message = format!("{doing}: {error}");

@@ -367,7 +367,8 @@ fn properties_of(
     }
     let mut read_only = |property: &str, value: String| tell(property, value, Source::None);
     if vdev.kind == VdevKind::Raidz {
-        read_only(RAIDZ_EXPANDING, "off".into());
+        let is_expanding = if vdev.is_expanding { "on" } else { "off" };
+        read_only(RAIDZ_EXPANDING, is_expanding.into());
     }
     let can_trim = members.is_empty() && !vdev.cannot_trim;
     read_only("trim_support", if can_trim { "on" } else { "off" }.into());

@@ -104,10 +104,10 @@ pub fn expansion(report: &ExpansionReport) -> String {
     let rate = (report.copied_bytes / elapsed).max(1);
     let left = report.total_bytes.saturating_sub(report.copied_bytes) / rate;
     let done = 100.0 * report.copied_bytes.max(1) as f64 / report.total_bytes.max(1) as f64;
-    let estimate = if left < ESTIMATE_MAX_S {
-        format!("{} to go", numbers::clock(left))
-    } else {
-        "(copy is slow, no estimated time)".to_owned()
+    let estimate = match &report.waits_for {
+        Some(_) => "paused for resilver or clear".to_owned(),
+        None if left < ESTIMATE_MAX_S => format!("{} to go", numbers::clock(left)),
+        None => "(copy is slow, no estimated time)".to_owned(),
     };
     format!(
         "expansion of {vdev} in progress since {}\n\
@@ -217,6 +217,7 @@ mod tests {
             end_s: Some(1_795_202_858),
             copied_bytes: 338_000,
             total_bytes: 4_000_000,
+            waits_for: None,
         };
         let text = expansion(&report);
         assert!(text.starts_with("expanded raidz1-0 copied 330K in 00:00:01, on "));
@@ -225,6 +226,10 @@ mod tests {
         assert!(text.starts_with("expansion of raidz1-0 in progress since "));
         assert!(text.contains("\n\t330K / 3.81M copied at "), "{text}");
         assert!(text.contains("/s, 8.45% done, "), "{text}");
+        assert!(!text.contains("paused"), "{text}");
+        report.waits_for = Some("a device is away".into());
+        let text = expansion(&report);
+        assert!(text.ends_with(", paused for resilver or clear"), "{text}");
     }
 
     #[test]

@@ -136,7 +136,7 @@ const ACTIVITIES: [(&str, Option<JobKind>); 9] = [
     ("resilver", Some(JobKind::Resilver)),
     ("scrub", Some(JobKind::Scrub)),
     ("trim", Some(JobKind::Trim)),
-    ("raidz_expand", None),
+    ("raidz_expand", Some(JobKind::Expand)),
 ];
 
 fn activity(word: &str) -> anyhow::Result<Option<JobKind>> {

@@ -48,18 +48,18 @@ impl How {
             allow_in_use: self.force,
             command: typed,
         })?;
-        let kind = match replace {
-            true => JobKind::Replace,
-            false => JobKind::Resilver,
+        let kinds: &[JobKind] = match replace {
+            true => &[JobKind::Replace],
+            false => &[JobKind::Resilver, JobKind::Expand],
         };
         match self.wait {
-            true => client.wait_for_jobs(&name, &[kind], &[]),
+            true => client.wait_for_jobs(&name, kinds, &[]),
             false => Ok(()),
         }
     }
 }
 
-/// Mirror a device with a new one.
+/// Mirror a device with a new one, or make a RAID-Z vdev wider.
 #[derive(Debug, Args)]
 pub struct Attach {
     #[command(flatten)]

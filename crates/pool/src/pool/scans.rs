@@ -108,6 +108,12 @@ impl Scans<'_> {
         self.pool.core.scans.scan.set_defer_percent(percent);
     }
 
+    /// How much of a RAID-Z vdev that is being made wider was moved, and how much there is to move,
+    /// in bytes of the vdev; `None` while no expansion goes on.
+    pub fn expanded_bytes(self) -> Option<(u64, u64)> {
+        self.pool.core.scans.expanding.progress()
+    }
+
     /// Whether devices are being rebuilt sequentially.
     pub fn is_rebuilding(self) -> bool {
         !self.pool.is_read_only() && self.pool.core.scans.is_rebuilding()

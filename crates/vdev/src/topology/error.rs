@@ -87,6 +87,21 @@ pub enum TopologyError {
         /// The vdev.
         vdev: String,
     },
+    /// A RAID-Z vdev is being made wider.
+    #[error("a raidz expansion is under way in the pool; wait until it has ended")]
+    Expanding,
+    /// It cannot be made wider without all of its devices.
+    #[error("{vdev} has devices that do not work or are being replaced; see to these first")]
+    NotWell {
+        /// The vdev.
+        vdev: String,
+    },
+    /// It is too wide for the size of its sectors, or has hardly any space.
+    #[error("{vdev} cannot be made wider: the space for boot loaders is too small for that")]
+    CannotWiden {
+        /// The vdev.
+        vdev: String,
+    },
     /// I/O that began before does not end.
     #[error("{vdev} is busy: its devices do not answer; try again when they do")]
     Busy {

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use format::{Guid, NvList};
 use parking_lot::Mutex;
 
+use crate::expansion::Expansion;
 use crate::kind::{
     DraidSpareVdev, DraidVdev, LeafVdev, MirrorRole, MirrorVdev, OtherVdev, RaidzVdev, VdevKind,
 };
@@ -113,6 +114,19 @@ pub(super) fn as_top(vdev: &Vdev, top: &Vdev) -> Arc<Vdev> {
     own.top = top.top.clone();
     own.config = Arc::new(Mutex::new(config));
     moved
+}
+
+/// A RAID-Z vdev with one more child, from which on an expansion of it is under way.
+pub(crate) fn widened(vdev: &Vdev, new: &Vdev) -> Arc<Vdev> {
+    let mut children = vdev.children().to_vec();
+    let expansion = Expansion::begin(vdev.kind.expansion(), children.len());
+    children.push(as_child(new, children.len() as u64));
+    let mut wider = with_children(vdev, children);
+    let own = Arc::get_mut(&mut wider).expect("nobody else has it yet");
+    if let VdevKind::Raidz(raidz) = &mut own.kind {
+        raidz.expansion = Some(Arc::new(expansion));
+    }
+    wider
 }
 
 /// The vdev right above the one with this guid, at `vdev` or below it.

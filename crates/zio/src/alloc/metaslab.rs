@@ -443,6 +443,13 @@ impl Metaslab {
         Some(all)
     }
 
+    /// What is not free for whoever allocates next; `None` while it is not loaded.
+    pub(super) fn occupied(&self) -> Option<RangeSet> {
+        let mut all = RangeSet::from_iter([(self.start, self.length)]);
+        all.remove_all(self.free_map()?.ranges());
+        Some(all)
+    }
+
     /// Free runs by log2 of their length, including those that will be usable soon: what the space
     /// map's histogram would say (`space_map_histogram_add` with the defer trees).
     pub(super) fn histogram(&self) -> Option<[u64; 64]> {

@@ -138,27 +138,56 @@ struct Rotor {
 struct Entry {
     vdev: VdevId,
     class: AllocClass,
-    geometry: Geometry,
-    before: Option<(Txg, Geometry)>,
     deflate_ratio: u64,
     allocatable: AtomicBool,
+    /// For a few instructions, under no other lock.
+    sizes: RwLock<Sizes>,
     top: Mutex<Top>,
+}
+
+/// How much blocks take of a vdev: it changes when a RAID-Z vdev is made wider.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    geometry: Geometry,
+    /// Those of earlier txgs, until none of them is open any more.
+    before: Option<(Txg, Geometry)>,
+}
+
+impl Sizes {
+    fn of(spec: &TopSpec) -> Self {
+        Sizes {
+            geometry: spec.geometry,
+            before: spec.before,
+        }
+    }
+
+    /// What a block takes that is written in an open txg, at most.
+    fn worst_asize(&self, psize_bytes: u64) -> u64 {
+        let asize = self.geometry.asize(psize_bytes);
+        let before = self.before.map(|(_, geometry)| geometry.asize(psize_bytes));
+        asize.max(before.unwrap_or(0))
+    }
 }
 
 impl Entry {
     /// What a block written in `txg` takes.
     fn asize(&self, psize_bytes: u64, txg: Txg) -> u64 {
-        match self.before {
+        let sizes = self.sizes();
+        match sizes.before {
             Some((from, geometry)) if txg < from => geometry.asize(psize_bytes),
-            _ => self.geometry.asize(psize_bytes),
+            _ => sizes.geometry.asize(psize_bytes),
         }
+    }
+
+    fn sizes(&self) -> Sizes {
+        *self.sizes.read()
     }
 
     /// Bytes that a DVA itself takes: a gang header's covers its children's as well
     /// (`vdev_gang_header_asize`).
     fn own_asize(&self, dva: &Dva) -> u64 {
         if dva.is_gang() {
-            self.geometry.asize(GANG_HEADER_BYTES as u64)
+            self.sizes().geometry.asize(GANG_HEADER_BYTES as u64)
         } else {
             dva.asize_bytes()
         }
@@ -267,10 +296,9 @@ impl Allocator {
                     let entry = Entry {
                         vdev: spec.vdev,
                         class: spec.class,
-                        geometry: spec.geometry,
-                        before: spec.before,
                         deflate_ratio: spec.deflate_ratio,
                         allocatable: AtomicBool::new(spec.allocatable),
+                        sizes: RwLock::new(Sizes::of(&spec)),
                         top: Mutex::new(Top::new(spec)),
                     };
                     entry.top.lock().set_trimming(trimming);
@@ -279,6 +307,13 @@ impl Allocator {
             }
         }
         *self.totals.lock() = None;
+    }
+
+    /// A RAID-Z vdev is wider from some txg on, which is not open yet: blocks take less then.
+    pub fn widen(&self, spec: &TopSpec) {
+        if let Some(entry) = self.entry(spec.vdev) {
+            *entry.sizes.write() = Sizes::of(spec);
+        }
     }
 
     /// Forgets a vdev on which nothing is allocated any more (removal of a log vdev).
@@ -450,7 +485,7 @@ impl Allocator {
             .collect();
         let sum: u128 = free.iter().map(|bytes| u128::from(*bytes)).sum();
         let average = (sum / free.len() as u128).max(1);
-        let aliquot = ALIQUOT_BYTES * first.geometry.children();
+        let aliquot = ALIQUOT_BYTES * first.sizes().geometry.children();
         let share = u128::from(aliquot) * u128::from(free[0]) / average;
         let share = share.clamp(u128::from(ALIQUOT_BYTES / 4), u128::from(aliquot * 4));
         if u128::from(rotor.given_bytes) >= share {
@@ -670,6 +705,9 @@ impl Allocator {
         let defer = totals.normal_free_bytes > totals.slop_bytes;
         for entry in self.tops.read().values() {
             entry.top.lock().sync_done(txg, defer);
+            if entry.sizes().before.is_some_and(|(from, _)| from <= txg) {
+                entry.sizes.write().before = None;
+            }
         }
         *self.totals.lock() = None;
         // From here on it counts as deferred, or as free.
@@ -919,7 +957,7 @@ impl Allocator {
 
     /// Size on `vdev` of a block with `psize_bytes` stored.
     pub fn asize(&self, vdev: VdevId, psize_bytes: u64) -> Option<u64> {
-        Some(self.entry(vdev)?.geometry.asize(psize_bytes))
+        Some(self.entry(vdev)?.sizes().geometry.asize(psize_bytes))
     }
 
     /// What a block with `psize_bytes` stored takes as users see it, where it takes most.
@@ -927,7 +965,7 @@ impl Allocator {
         let tops = self.tops.read();
         tops.values()
             .filter(|entry| entry.class != AllocClass::Log)
-            .map(|entry| deflate(entry.geometry.asize(psize_bytes), entry.deflate_ratio))
+            .map(|entry| deflate(entry.sizes().worst_asize(psize_bytes), entry.deflate_ratio))
             .max()
             .unwrap_or(psize_bytes)
     }

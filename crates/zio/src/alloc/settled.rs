@@ -1,4 +1,5 @@
-//! What is allocated and stays as it is for a while: what a sequential rebuild may copy.
+//! What is allocated and stays as it is for a while: what a sequential rebuild may copy. And what
+//! may be allocated at all, which a RAID-Z expansion moves.
 //!
 //! **In the first pass of a txg**, before its changes are recorded, everything that earlier txgs
 //! allocated was written, and is written no more but for blocks of intent logs. What is freed from
@@ -26,6 +27,15 @@ pub enum Settled {
 }
 
 impl Allocator {
+    /// What of a metaslab is not free for whoever allocates next: what is allocated in any state
+    /// that an import may choose or that is being written, what waits, and what trimming holds.
+    /// `None` while its space map is not in memory ([`Self::settled`] loads it).
+    pub fn occupied(&self, vdev: VdevId, metaslab: u64) -> Option<RangeSet> {
+        let entry = self.entry(vdev)?;
+        let top = entry.top.lock();
+        top.metaslab(usize::try_from(metaslab).ok()?)?.occupied()
+    }
+
     /// What of a metaslab is allocated, in syncing context of `txg`, in its first pass: until that
     /// txg is on disk, none of it is allocated again.
     pub async fn settled(&self, txg: Txg, vdev: VdevId, metaslab: u64) -> Settled {

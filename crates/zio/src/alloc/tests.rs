@@ -549,6 +549,46 @@ fn what_is_withheld_is_not_offered() {
     });
 }
 
+/// Blocks take less of a wider vdev, from its txg on; and what is not free counts as occupied.
+#[test]
+fn a_vdev_that_is_made_wider() {
+    simulate(async {
+        let raidz = |width| Geometry::raidz(9, width, 1).expect("raidz");
+        let narrow = TopSpec {
+            geometry: raidz(3),
+            ..spec(0, AllocClass::Normal, 4)
+        };
+        let allocator = allocator(std::slice::from_ref(&narrow));
+        let vdev = VdevId::new(0);
+        assert_eq!(allocator.occupied(vdev, 0), None, "nobody needed it yet");
+        let taken = async |txg| {
+            let places = allocator.allocate(&request(txg, 12 << 10, 1)).await;
+            places.expect("space")[0].expect("a place")
+        };
+        let first = taken(5).await;
+        let metaslab = first.offset_bytes() >> SHIFT;
+        let occupied = allocator.occupied(vdev, metaslab).expect("it is loaded");
+        assert_eq!(occupied.space(), first.asize_bytes());
+        assert!(occupied.contains(first.offset_bytes(), first.asize_bytes()));
+        allocator.widen(&TopSpec {
+            geometry: raidz(5),
+            before: Some((Txg::new(8), raidz(3))),
+            ..narrow
+        });
+        let (old, new) = (raidz(3).asize(12 << 10), raidz(5).asize(12 << 10));
+        assert!(new < old);
+        assert_eq!(taken(7).await.asize_bytes(), old);
+        assert_eq!(taken(8).await.asize_bytes(), new);
+        let worst = || allocator.worst_deflated_bytes(12 << 10);
+        let before = worst();
+        for txg in 5..=8 {
+            allocator.take_changes(Txg::new(txg));
+            allocator.sync_done(Txg::new(txg));
+        }
+        assert!(worst() < before, "no txg is open that takes more");
+    });
+}
+
 #[test]
 fn sequential_blocks_are_next_to_each_other() {
     simulate(async {
