@@ -286,6 +286,36 @@ impl Call for DiskLocate {
     type Reply = Empty;
 }
 
+/// Tells whether the bay of a disk has power, or switches it: a disk without is gone until it has
+/// power again. Who switches it off takes the device out of its pool first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskPower {
+    /// The disk, as in `DiskShow`; one that is not there any more is found by its last bay.
+    pub disk: String,
+    /// Whether it is to be on; only tells without.
+    #[serde(default)]
+    pub on: Option<bool>,
+}
+
+/// Whether a bay has power.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DiskPowerReply {
+    /// None where it has no switch.
+    pub is_on: Option<bool>,
+}
+
+impl Call for DiskPower {
+    const PATH: &'static str = "/v1/disks/power";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot switch the power of '{}'", call.disk));
+    type Reply = DiskPowerReply;
+
+    fn changes(&self) -> bool {
+        self.on.is_some()
+    }
+}
+
 /// How thoroughly a disk tests itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

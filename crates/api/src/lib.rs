@@ -75,8 +75,9 @@ pub use condition::{Failmode, FoundCondition, PoolCondition};
 pub use disks::{DiskList, DiskListReply, DiskReport, DiskUse};
 pub use drives::{
     DiskCondition, DiskLights, DiskLightsTest, DiskLightsTestReply, DiskLocate, DiskMember,
-    DiskOverview, DiskOverviewReply, DiskSample, DiskShow, DiskShowReply, DiskState, DiskTest,
-    DiskTested, LightKind, LightTested, SelfTest, SelfTestKind, SmartReport, SmartState, Transport,
+    DiskOverview, DiskOverviewReply, DiskPower, DiskPowerReply, DiskSample, DiskShow,
+    DiskShowReply, DiskState, DiskTest, DiskTested, LightKind, LightTested, SelfTest, SelfTestKind,
+    SmartReport, SmartState, Transport,
 };
 pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
 pub use files::{

@@ -266,6 +266,10 @@ pub struct ZpoolSplit {
     /// Pool properties of the new pool (`-o`).
     #[serde(default)]
     pub properties: Settings,
+    /// Options of mounts with which somebody wants to import it then: nothing is split where one is
+    /// not supported.
+    #[serde(default)]
+    pub mount_options: Vec<String>,
     /// The command as typed, for the pool's history.
     #[serde(default)]
     pub command: String,
@@ -494,9 +498,12 @@ pub struct ZpoolImport {
     pub checkpoint: bool,
     /// Directory below which everything is mounted (`-R`).
     pub altroot: Option<String>,
-    /// Pool and mount properties (`-o`), `readonly=on` among them.
+    /// Properties of the pool (`-o`), `readonly=on` among them.
     #[serde(default)]
     pub properties: Settings,
+    /// Options that all of its filesystems are mounted with, until they are mounted anew (`-o`).
+    #[serde(default)]
+    pub mount_options: Vec<String>,
     /// The command as typed, for the pool's history.
     #[serde(default)]
     pub command: String,

@@ -159,7 +159,7 @@ fn with_below(command: &Command) -> Vec<&Command> {
 }
 
 /// Whether a command takes an option, by its long name or the first of its letters.
-fn has(command: &Command, option: &str) -> bool {
+pub fn has(command: &Command, option: &str) -> bool {
     command
         .get_arguments()
         .any(|argument| match option.strip_prefix("--") {

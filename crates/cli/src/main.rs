@@ -18,6 +18,8 @@ mod client;
 mod columns;
 mod completions;
 mod console;
+#[cfg(test)]
+mod coverage;
 mod disks;
 #[cfg(test)]
 mod documents;

@@ -19,19 +19,19 @@ use api::{
     AlertList, AlertSettingsGet, AlertSettingsSet, AlertTest, ApiKeyList, ApiKeyMake, ApiKeyRemove,
     AuditEntry, AuditList, BenchCompare, BenchGet, BenchList, BenchLook, BenchProfiles,
     BenchProgress, BenchRemove, BenchRun, CacheGet, Call, CertificateRenew, CertificateSet,
-    CertificateStatus, ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskShow,
-    DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList, FileRestore,
-    HostBuses, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind,
-    JobList, JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange,
-    ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun,
-    ReportGet, ReportList, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
-    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerMemory, ServerStop, ShareList,
-    SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd, UserChange,
-    UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate,
-    ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount,
-    ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease,
-    ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot,
-    ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
+    CertificateStatus, ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskPower,
+    DiskShow, DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList,
+    FileRestore, HostBuses, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet,
+    JobKind, JobList, JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog,
+    ReplicationChange, ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove,
+    ReplicationRun, ReportGet, ReportList, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList,
+    SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerMemory, ServerStop,
+    ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd,
+    UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone,
+    ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey,
+    ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact,
+    ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare,
+    ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
     ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
     ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
     ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen,
@@ -437,6 +437,7 @@ fn requests(service: Arc<Service>) -> Router {
             disks::show(&disks, &call, caller.may_change()).await
         })
         .on(|disks, call: DiskLocate| async move { disks::locate(&disks, call).await })
+        .on(|disks, call: DiskPower| async move { disks::power(&disks, call).await })
         .on(|disks, call: DiskTest| async move { disks::test(&disks, call).await })
         .on(|disks, call: DiskLightsTest| async move {
             disks::lights_test(&disks, call).await

@@ -270,7 +270,7 @@ impl Service {
         // What could not be exported may have lost its mounts and shares.
         for open in self.ups.left_behind() {
             let _admin = open.admin.lock().await;
-            let mut warnings = self.serving.mount_all(&open).await;
+            let mut warnings = self.serving.mount_all(&open, &[]).await;
             warnings.extend(self.serving.volumes.open_volumes(&open).await);
             warnings.extend(self.serving.follow_nfs(&open, &open.pool.name()).await);
             for warning in warnings {

@@ -1,5 +1,6 @@
 //! The disks of the host and the pools on them: a list of all for who makes a pool, how they are,
-//! what they hang on, self-tests, and lights (crate `drives` speaks to them and knows of no pools).
+//! what they hang on, self-tests, lights and power of bays (crate `drives` speaks to them and knows
+//! of no pools).
 //!
 //! Three tasks do all of it. One asks each disk now and then how it is (module `smart`); one looks
 //! at the pools whenever something happened, and once a minute, and switches lights (module
@@ -18,6 +19,7 @@ mod lights;
 mod list;
 mod overview;
 mod planner;
+mod power;
 mod smart;
 
 use std::collections::{BTreeSet, HashMap};
@@ -35,6 +37,7 @@ pub use lights::{lights_test, locate};
 pub use list::{Looks, disk_list};
 pub use overview::{overview, show, states};
 pub use planner::plan_ask;
+pub use power::power;
 pub use smart::test;
 
 use automation::{Disks, SelfTests};

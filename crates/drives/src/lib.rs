@@ -8,6 +8,7 @@
 //! | [`Smartctl`] | asks a disk how it is, and has it test itself; leaves one alone that hangs |
 //! | [`History`] | how a disk was, a bounded number of times, in the state directory |
 //! | [`Lamps`] | switches lights: SES, NPEM, `ledctl` |
+//! | [`Sysfs::switch_power`] | switches the power of bays: SES, slots of PCI Express |
 //! | [`Book`] | which lights are to be on and which are, and in which bay each device of a pool was |
 //!
 //! All of it blocks; the daemon calls it from threads that it can do without for a while. Nothing
@@ -23,6 +24,7 @@ mod book;
 pub mod buses;
 mod history;
 mod lights;
+mod power;
 mod smart;
 mod smartctl;
 mod sysfs;

@@ -24,6 +24,9 @@ const NOT_DISKS: [&str; 6] = ["ram", "zram", "sr", "fd", "zd", "mtdblock"];
 /// So deep may devices be made of others.
 const DEPTH_MAX: u32 = 8;
 
+/// What stands before the name of a slot of PCI in the name of a bay.
+pub(crate) const PCI_SLOT: &str = "PCI slot ";
+
 /// The kernel's tree.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
@@ -152,7 +155,7 @@ impl Sysfs {
                 Some(slot.bay),
                 slot.has_lights.then_some(slot.lamp),
             ),
-            None => (None, self.pci_slot(&real), self.npem(&real)),
+            None => (None, self.pci_slot(name, &real), self.npem(&real)),
         };
         Some(Disk {
             size_bytes: sectors.checked_mul(SECTOR_BYTES)?,
@@ -262,11 +265,15 @@ impl Sysfs {
         })
     }
 
-    /// The number of the slot for cards or hot-plugged disks that a disk is in.
-    fn pci_slot(&self, real: &Path) -> Option<String> {
+    /// The number of the slot that a disk is in by itself. One of SATA or SAS hangs on a card, with
+    /// others: that one's slot is no bay of a disk (`zfs_get_pci_slots_sys_path`, lib/libzutil).
+    fn pci_slot(&self, name: &str, real: &Path) -> Option<String> {
+        if !name.starts_with("nvme") {
+            return None;
+        }
         let addresses = Self::pci_addresses(real);
         let name = self.slot_name(addresses.last()?)?;
-        Some(format!("PCI slot {name}"))
+        Some(format!("{PCI_SLOT}{name}"))
     }
 
     /// What the firmware calls the slot that a PCI function is in.

@@ -17,14 +17,15 @@ use crate::{Serving, identity};
 
 impl Serving {
     /// Takes a pool in that was created or imported, while its name is claimed, mounts and shares
-    /// what it holds unless told not to. What could not be mounted or shared is answered as
-    /// warnings. A pool that stands still meanwhile is here, and goes on with this by itself once
-    /// it is cleared: its caller, who may be about to bring other pools, does not wait for it.
+    /// what it holds: with the options in `mount`, for this time, or not at all without. What could
+    /// not be mounted or shared is answered as warnings. A pool that stands still meanwhile is
+    /// here, and goes on with this by itself once it is cleared: its caller, who may be about to
+    /// bring other pools, does not wait for it.
     pub async fn adopt(
         self: &Arc<Self>,
         pool: Arc<Pool>,
         arrival: Arrival,
-        mount: bool,
+        mount: Option<Vec<String>>,
     ) -> Vec<String> {
         pool.dsl().tasks().refuse_while_suspended();
         let access = Access::new(Arc::clone(pool.dsl()), self.world.clone());
@@ -51,7 +52,7 @@ impl Serving {
         let service = Arc::clone(self);
         let offering = tokio::spawn(async move {
             let (_admin, settles) = (admin, settles);
-            service.offer_adopted(&settles.0, mount).await
+            service.offer_adopted(&settles.0, mount.as_deref()).await
         });
         warnings.extend(self.offered_or_suspended(&open, offering).await);
         warnings
@@ -59,7 +60,7 @@ impl Serving {
 
     /// Replays the intent logs of a pool that comes, mounts and shares what it holds. Gives what
     /// could not be done.
-    async fn offer_adopted(&self, open: &Arc<OpenPool>, mount: bool) -> Vec<String> {
+    async fn offer_adopted(&self, open: &Arc<OpenPool>, mount: Option<&[String]>) -> Vec<String> {
         // Whatever is shared, now or ever: later nobody could tell what clients know already.
         if let Err(error) = identity::note(open).await {
             let name = open.pool.name();
@@ -67,11 +68,11 @@ impl Serving {
         }
         let unreplayed = open.replay_waiting(None).await;
         let mut warnings = Vec::new();
-        if mount {
-            warnings.extend(self.mount_all(open).await);
+        if let Some(options) = mount {
+            warnings.extend(self.mount_all(open, options).await);
         }
         warnings.extend(self.volumes.open_volumes(open).await);
-        if mount {
+        if mount.is_some() {
             warnings.extend(self.follow_nfs(open, &open.pool.name()).await);
         }
         self.owners.keep();

@@ -359,14 +359,16 @@ pub fn is_at_or_below(name: &str, top: &str) -> bool {
 }
 
 impl Serving {
-    /// Mounts every filesystem of a pool that wants to be, parents first. Answers what failed.
-    pub async fn mount_all(&self, open: &OpenPool) -> Vec<String> {
+    /// Mounts every filesystem of a pool that wants to be, parents first, with these options for
+    /// this time. Answers what failed.
+    pub async fn mount_all(&self, open: &OpenPool, options: &[String]) -> Vec<String> {
         let (mut wanted, mut failures) = wanted_mounts(open).await;
         wanted.sort();
         // In this order they cover none of each other.
         let covers_none = self.mounts.below(&open.pool.name()).is_empty();
         for (path, name) in wanted {
-            let mounted = self.mount_wanted(open, &name, &path, covers_none).await;
+            let mounted = self.mount_wanted(open, &name, &path, covers_none, options);
+            let mounted = mounted.await;
             failures.extend(mounted.err().map(|failure| failure.message));
         }
         failures
@@ -387,7 +389,8 @@ impl Serving {
         wanted.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
         for (path, name, open, covers_none) in wanted {
             let _admin = open.admin.lock().await;
-            let mounted = self.mount_wanted(&open, &name, &path, covers_none).await;
+            let mounted = self.mount_wanted(&open, &name, &path, covers_none, &[]);
+            let mounted = mounted.await;
             failures.extend(mounted.err().map(|failure| failure.message));
         }
         failures
@@ -400,13 +403,14 @@ impl Serving {
         name: &str,
         path: &Path,
         covers_none: bool,
+        options: &[String],
     ) -> Result<(), Failure> {
         if self.mounts.mountpoint(name).is_some() {
             return Ok(());
         }
         match covers_none {
-            true => self.attach(open, name, path, false.into(), &[]).await,
-            false => self.mount_at(open, name, path, false, &[]).await,
+            true => self.attach(open, name, path, false.into(), options).await,
+            false => self.mount_at(open, name, path, false, options).await,
         }
     }
 
@@ -534,11 +538,7 @@ impl Serving {
         name: &str,
         options: &[String],
     ) -> Result<(), Failure> {
-        let mut scratch = MountOptions::new(name);
-        for option in options {
-            apply_option(&mut scratch, option, false)
-                .map_err(|()| unknown_option(&format!("cannot mount '{name}'"), option))?;
-        }
+        check_options(&format!("cannot mount '{name}'"), options)?;
         if let Some(mounted) = self.mounts.by_name.lock().get(name) {
             // Later words win over those from before.
             mounted.options.lock().extend_from_slice(options);
@@ -795,6 +795,18 @@ fn property_of(option: &str) -> Option<(&'static str, &'static str)> {
         "noxattr" => ("xattr", "off"),
         _ => return None,
     })
+}
+
+/// Refuses what is no option of a mount, before anything is done.
+///
+/// # Errors
+/// One of the words is none.
+pub fn check_options(doing: &str, options: &[String]) -> Result<(), Failure> {
+    let mut scratch = MountOptions::new("");
+    for option in options {
+        apply_option(&mut scratch, option, false).map_err(|()| unknown_option(doing, option))?;
+    }
+    Ok(())
 }
 
 fn unknown_option(doing: &str, option: &str) -> Failure {

@@ -117,7 +117,8 @@ impl<'s> Imports for LastRun<'s> {
     fn take_in(&self, opened: Opened<'s>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let pool = Arc::clone(&opened.pool);
-            for warning in self.serving.adopt(pool, Arrival::AtStart, true).await {
+            let mount = Some(Vec::new());
+            for warning in self.serving.adopt(pool, Arrival::AtStart, mount).await {
                 tracing::warn!("{warning}");
                 eprintln!("{warning}");
             }

@@ -117,6 +117,7 @@ pub fn zpool_import<'a>(
                 "-n or -X only meaningful with -F".to_owned(),
             ));
         }
+        serving::mounts::check_options("cannot import", &call.mount_options)?;
         let paths = if call.search.is_empty() {
             DEFAULT_SEARCH.map(str::to_owned).to_vec()
         } else {
@@ -334,7 +335,8 @@ async fn import_found(
             .map_err(|error| from_pool(&doing, &error))?;
     } else {
         crate::zpool::log_command(&pool, &call.command).await;
-        imported.warnings = serving.adopt(pool, Arrival::Imported, !call.no_mount).await;
+        let mount = (!call.no_mount).then(|| call.mount_options.clone());
+        imported.warnings = serving.adopt(pool, Arrival::Imported, mount).await;
     }
     imported.name = old_name;
     Ok(imported)

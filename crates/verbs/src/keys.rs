@@ -236,7 +236,7 @@ pub fn zfs_load_key<'a>(
             }
         }
         if call.mount {
-            failures.extend(serving.mount_all(&open).await);
+            failures.extend(serving.mount_all(&open, &[]).await);
             failures.extend(serving.follow_nfs(&open, &root).await);
         }
         unreplayed.add_to(&mut failures);

@@ -17,6 +17,7 @@ pub fn zpool_split<'a>(
         let open = serving.pools.get(&call.name)?;
         let _admin = open.admin.lock().await;
         let doing = format!("Unable to split {}", call.name);
+        serving::mounts::check_options(&doing, &call.mount_options)?;
         if serving.pools.get(&call.new_name).is_ok() {
             let message = format!("{doing}: pool '{}' already exists", call.new_name);
             return Err(Failure::new(FailureKind::Exists, message));

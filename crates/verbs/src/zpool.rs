@@ -356,7 +356,8 @@ pub fn zpool_create<'a>(
             .map_err(|error| create_failure(&doing, &error))?;
         log_command(&pool, &call.command).await;
         let root = pool.name();
-        warnings.extend(serving.adopt(pool, Arrival::Created, true).await);
+        let mount = Some(Vec::new());
+        warnings.extend(serving.adopt(pool, Arrival::Created, mount).await);
         let open = serving.pools.of_dataset(&root)?;
         let set_quotas = async {
             let _admin = open.admin.lock().await;

@@ -4,8 +4,10 @@ use std::io::Write;
 
 use api::{DiffFile, DiffKind, DiffReport, ZfsDiff};
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::json;
 
 /// Tell what changed between snapshots, or since one.
 #[derive(Debug, Args)]
@@ -22,6 +24,9 @@ pub struct Diff {
     /// Paths as they are, without octal digits for unusual characters
     #[arg(short = 'h')]
     raw: bool,
+    /// JSON (not in OpenZFS); paths as without -h
+    #[arg(short = 'j', long = "json", conflicts_with = "raw")]
+    json: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
@@ -37,8 +42,17 @@ impl Diff {
         let (from, to) = names(&self.from, self.to.as_deref())?;
         let reply = client.call(&ZfsDiff { from, to })?;
         let mut out = Vec::new();
-        for change in &reply.changes {
-            self.line(change, &mut out);
+        if self.json {
+            let mut document = json::document("zfs diff");
+            document.insert(
+                "changes".into(),
+                reply.changes.iter().map(change_json).collect(),
+            );
+            out.extend_from_slice(format!("{}\n", Value::Object(document)).as_bytes());
+        } else {
+            for change in &reply.changes {
+                self.line(change, &mut out);
+            }
         }
         // Whoever reads may have gone.
         if let Err(error) = std::io::stdout().write_all(&out)
@@ -57,24 +71,10 @@ impl Diff {
             let (seconds, nanoseconds) = change.changed;
             out.extend_from_slice(format!("{seconds:>10}.{nanoseconds:09}\t").as_bytes());
         }
-        let letter = match change.change {
-            DiffKind::Added => "+",
-            DiffKind::Removed => "-",
-            DiffKind::Modified => "M",
-            DiffKind::Renamed => "R",
-        };
-        out.extend_from_slice(letter.as_bytes());
+        out.extend_from_slice(letter(change.change).as_bytes());
         out.push(b'\t');
         if self.classify {
-            out.push(match change.file {
-                DiffFile::BlockDevice => b'B',
-                DiffFile::CharDevice => b'C',
-                DiffFile::Directory => b'/',
-                DiffFile::Fifo => b'|',
-                DiffFile::Regular => b'F',
-                DiffFile::Socket => b'=',
-                DiffFile::Symlink => b'@',
-            });
+            out.extend_from_slice(sign(change.file).as_bytes());
             out.push(b'\t');
         }
         self.path(&change.path, out);
@@ -95,6 +95,46 @@ impl Diff {
             false => out.extend_from_slice(path.as_bytes()),
         }
     }
+}
+
+/// What became of a file.
+fn letter(change: DiffKind) -> &'static str {
+    match change {
+        DiffKind::Added => "+",
+        DiffKind::Removed => "-",
+        DiffKind::Modified => "M",
+        DiffKind::Renamed => "R",
+    }
+}
+
+/// What a file is.
+fn sign(file: DiffFile) -> &'static str {
+    match file {
+        DiffFile::BlockDevice => "B",
+        DiffFile::CharDevice => "C",
+        DiffFile::Directory => "/",
+        DiffFile::Fifo => "|",
+        DiffFile::Regular => "F",
+        DiffFile::Socket => "=",
+        DiffFile::Symlink => "@",
+    }
+}
+
+fn change_json(change: &DiffReport) -> Value {
+    let (seconds, nanoseconds) = change.changed;
+    let mut entry = json!({
+        "change": letter(change.change),
+        "type": sign(change.file),
+        "path": change.path,
+        "time": format!("{seconds}.{nanoseconds:09}"),
+    });
+    if let Some(new_path) = &change.new_path {
+        entry["new_path"] = json!(new_path);
+    }
+    if let Some(links) = change.links {
+        entry["links"] = json!(links);
+    }
+    entry
 }
 
 /// Full names of both sides (`get_snapshot_names`).
@@ -154,6 +194,22 @@ mod tests {
     #[test]
     fn paths_are_read_back() {
         assert_eq!(plain("/a\\0040b\\0134\\0303\\0244"), b"/a b\\\xc3\xa4");
+    }
+
+    #[test]
+    fn changes_in_json_have_both_paths() {
+        let renamed = DiffReport {
+            change: DiffKind::Renamed,
+            file: DiffFile::Directory,
+            path: "/a".to_owned(),
+            new_path: Some("/b".to_owned()),
+            links: None,
+            changed: (7, 5),
+        };
+        let expected = json!({
+            "change": "R", "type": "/", "path": "/a", "new_path": "/b", "time": "7.000000005",
+        });
+        assert_eq!(change_json(&renamed), expected);
     }
 
     #[test]

@@ -342,6 +342,29 @@ pub fn load_all(client: &Client, pool: Option<String>, mount: bool) -> anyhow::R
     counts.finish(true, false, "loaded")
 }
 
+/// Unloads the keys of those of the datasets that are encryption roots: `zfs unmount -u`. As far as
+/// it goes; those below others come first.
+pub fn unload_of(client: &Client, names: &[String]) -> anyhow::Result<()> {
+    let mut names = names.to_vec();
+    names.sort_unstable_by(|one, other| other.cmp(one));
+    let mut errors = Vec::new();
+    for name in names {
+        for report in datasets(client, Some(name), false)? {
+            let is_own = |key: &KeyDetails| key.root == report.name && key.is_loaded;
+            if !report.key.as_ref().is_some_and(is_own) {
+                continue;
+            }
+            if let Err(error) = client.call(&ZfsUnloadKey { name: report.name }) {
+                errors.push(error.to_string());
+            }
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        false => bail!(errors.join("\n")),
+    }
+}
+
 /// Loads the key of a dataset's encryption root if it is not: `zfs mount -l`.
 pub fn load_for(client: &Client, dataset: &str) -> anyhow::Result<()> {
     for report in datasets(client, Some(dataset.to_owned()), false)? {

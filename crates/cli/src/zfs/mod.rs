@@ -220,6 +220,9 @@ struct Unmount {
     /// Even what is in use
     #[arg(short)]
     force: bool,
+    /// Unload the keys of encryption roots that are unmounted
+    #[arg(short = 'u')]
+    unload_keys: bool,
     /// Filesystem or mount point
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     target: Option<String>,
@@ -230,6 +233,9 @@ struct Share {
     /// All filesystems
     #[arg(short)]
     all: bool,
+    /// Load keys that are not loaded
+    #[arg(short)]
+    load_keys: bool,
     /// Filesystem; with -a, nfs or smb for that alone
     #[arg(required_unless_present = "all", value_name = "FILESYSTEM|PROTOCOL")]
     filesystem: Option<String>,
@@ -326,16 +332,16 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::UnloadKey(unload) => unload.run(client),
         Command::ChangeKey(change) => change.run(client, typed),
         Command::Mount(mount) => run_mount(mount, client),
-        Command::Unmount(unmount) => {
-            client.call(&ZfsUnmount {
-                name: unmount.target,
-                all: unmount.all,
-                force: unmount.force,
-            })?;
-            Ok(())
-        }
+        Command::Unmount(unmount) => run_unmount(unmount, client),
         Command::Share(share) => {
             let (name, protocol) = shared_what(share.all, share.filesystem)?;
+            if share.load_keys {
+                match &name {
+                    Some(name) => keys::load_for(client, name)?,
+                    // Each that is loaded is mounted, so that it can be shared.
+                    None => keys::load_all(client, None, true)?,
+                }
+            }
             client.call(&ZfsShare {
                 name,
                 all: share.all,
@@ -573,6 +579,34 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
         })?;
     }
     Ok(())
+}
+
+fn run_unmount(unmount: Unmount, client: &Client) -> anyhow::Result<()> {
+    let mounted = || -> anyhow::Result<Vec<String>> {
+        let mounts = client.call(&ZfsMountList {})?.mounts;
+        Ok(mounts.into_iter().map(|mounted| mounted.name).collect())
+    };
+    let before = match unmount.unload_keys {
+        true => mounted()?,
+        false => Vec::new(),
+    };
+    let unmounted = client.call(&ZfsUnmount {
+        name: unmount.target,
+        all: unmount.all,
+        force: unmount.force,
+    });
+    if unmount.unload_keys {
+        // Also of what could be unmounted before something could not.
+        let now = mounted()?;
+        let gone: Vec<String> = before
+            .into_iter()
+            .filter(|name| !now.contains(name))
+            .collect();
+        let unloaded = keys::unload_of(client, &gone);
+        unmounted?;
+        return unloaded;
+    }
+    unmounted.map(drop)
 }
 
 /// What `zfs mount -R` mounts: the filesystem and those below it that want to be mounted and are

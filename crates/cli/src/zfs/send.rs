@@ -5,6 +5,7 @@ use std::io::Write;
 use anyhow::bail;
 use api::{Job, ZfsSend, ZfsSendPlan, ZfsSendPlanReply};
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::numbers;
@@ -55,7 +56,7 @@ pub struct Send {
     #[arg(short, long = "props")]
     properties: bool,
     /// Only say what would be sent
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long = "dryrun", alias = "dry-run")]
     dry_run: bool,
     /// Say what is sent, and how far it is each second
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -63,6 +64,9 @@ pub struct Send {
     /// The same, parseable
     #[arg(short = 'P', long)]
     parsable: bool,
+    /// What is said is said in JSON, a line for each (not in OpenZFS)
+    #[arg(short = 'j', long = "json")]
+    json: bool,
     /// Show how far it is as the name of the process
     #[arg(short = 'V', long)]
     proctitle: bool,
@@ -78,8 +82,9 @@ pub struct Send {
           conflicts_with_all = ["raw", "replicate", "all_from", "token"])]
     redact: Option<String>,
     /// Go on where a receive was interrupted
-    #[arg(short, value_name = "TOKEN", conflicts_with_all = ["replicate", "properties", "backup",
-          "holds", "incremental", "all_from", "snapshot"])]
+    #[arg(short, long = "resume", value_name = "TOKEN",
+          conflicts_with_all = ["replicate", "properties", "backup", "holds", "incremental",
+          "all_from", "snapshot"])]
     token: Option<String>,
     /// FILESYSTEM@SNAPSHOT or VOLUME@SNAPSHOT; a filesystem or volume itself, as it is now
     #[arg(required_unless_present = "token")]
@@ -141,7 +146,10 @@ impl Send {
                 eprintln!("WARNING: {warning}");
             }
             if is_verbose {
-                let text = first + &planned(&plan, self.parsable);
+                let text = match self.json {
+                    true => format!("{}\n", planned_json(&plan)),
+                    false => first + &planned(&plan, self.parsable),
+                };
                 match self.dry_run {
                     true => print!("{text}"),
                     false => eprint!("{text}"),
@@ -153,11 +161,15 @@ impl Send {
         }
         let name = send.snapshot.clone();
         let (is_told, is_parsable, is_title) = (self.verbose > 0, self.parsable, self.proctitle);
-        if is_told && !is_parsable {
+        let is_json = self.json;
+        if is_told && !is_parsable && !is_json {
             eprintln!("TIME       {:>5}   SNAPSHOT {name}", "SENT");
         }
         client.receive_stream(&send, |job| {
-            let text = progress(job, &name, is_parsable);
+            let text = match is_json {
+                true => progress_json(job, &name).to_string(),
+                false => progress(job, &name, is_parsable),
+            };
             if is_told {
                 let _ = writeln!(std::io::stderr(), "{text}");
             }
@@ -218,6 +230,22 @@ fn planned(plan: &ZfsSendPlanReply, is_parsable: bool) -> String {
         }
     }
     text
+}
+
+/// The same in JSON; sizes are numbers of bytes.
+fn planned_json(plan: &ZfsSendPlanReply) -> Value {
+    let streams = plan.streams.iter().map(
+        |stream| json!({"from": stream.from, "snapshot": stream.name, "size": stream.size_bytes}),
+    );
+    let total: u64 = plan.streams.iter().map(|stream| stream.size_bytes).sum();
+    json!({"streams": streams.collect::<Vec<_>>(), "size": total})
+}
+
+/// How far a stream is, with the time in seconds since the epoch.
+fn progress_json(job: &Job, name: &str) -> Value {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let time = now.map_or(0, |now| now.as_secs());
+    json!({"time": time, "sent": sent_bytes(job), "snapshot": name})
 }
 
 fn sent_bytes(job: &Job) -> u64 {

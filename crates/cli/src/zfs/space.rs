@@ -4,13 +4,14 @@
 use std::cmp::Ordering;
 
 use anyhow::bail;
-use api::{SpaceOwner, SpaceReport, ZfsHolds, ZfsSpace};
+use api::{HoldReport, SpaceOwner, SpaceReport, ZfsHolds, ZfsSpace};
 use clap::Args;
+use serde_json::{Map, Value, json};
 
 use super::list::dataset_of;
 use crate::client::Client;
 use crate::columns::{Column, render};
-use crate::numbers;
+use crate::{json, numbers};
 
 /// Tell what users or groups use.
 #[derive(Debug, Args)]
@@ -21,7 +22,8 @@ pub struct Space {
     /// Numbers of SMB identities (there are none here)
     #[arg(short = 'i')]
     translate: bool,
-    /// Kinds of owners, comma-separated, of posixuser, smbuser, posixgroup, smbgroup, all
+    /// Kinds of owners, comma-separated, of posixuser, smbuser, posixgroup, smbgroup,
+    /// project, all
     #[arg(short = 't')]
     types: Option<String>,
     #[command(flatten)]
@@ -69,6 +71,7 @@ impl Space {
                     match word {
                         "posixuser" => owners.push(SpaceOwner::User),
                         "posixgroup" => owners.push(SpaceOwner::Group),
+                        "project" => owners.push(SpaceOwner::Project),
                         "all" => owners.extend([SpaceOwner::User, SpaceOwner::Group]),
                         // Nothing here has identities of that kind.
                         "smbuser" | "smbgroup" => {}
@@ -199,6 +202,12 @@ pub struct Holds {
     /// Times in seconds since the epoch
     #[arg(short)]
     parseable: bool,
+    /// JSON (not in OpenZFS)
+    #[arg(short = 'j', long = "json")]
+    json: bool,
+    /// With -j, numbers as numbers
+    #[arg(long, requires = "json")]
+    json_int: bool,
     #[arg(required = true)]
     snapshots: Vec<String>,
 }
@@ -207,20 +216,16 @@ impl Holds {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let reply = client.call(&ZfsHolds {
-            names: self.snapshots,
+            names: self.snapshots.clone(),
             recursive: self.recursive,
         })?;
+        if self.json {
+            return json::print(self.document(&reply.holds));
+        }
         let rows: Vec<Vec<String>> = reply
             .holds
             .iter()
-            .map(|hold| {
-                let time = if self.parseable {
-                    hold.time_s.to_string()
-                } else {
-                    numbers::local_minute(hold.time_s)
-                };
-                vec![hold.name.clone(), hold.tag.clone(), time]
-            })
+            .map(|hold| vec![hold.name.clone(), hold.tag.clone(), self.time(hold)])
             .collect();
         let columns = ["NAME", "TAG", "TIMESTAMP"].map(Column::left);
         print!("{}", render(&columns, &rows, self.scripted));
@@ -228,5 +233,58 @@ impl Holds {
             eprintln!("no datasets available");
         }
         Ok(())
+    }
+
+    fn time(&self, hold: &HoldReport) -> String {
+        match self.parseable || self.json_int {
+            true => hold.time_s.to_string(),
+            false => numbers::local_minute(hold.time_s),
+        }
+    }
+
+    /// Snapshots with the times of their holds by tag.
+    fn document(&self, holds: &[HoldReport]) -> Map<String, Value> {
+        let mut by_name = Map::new();
+        for hold in holds {
+            let empty = || json!({"name": hold.name, "holds": {}});
+            let entry = by_name.entry(hold.name.clone()).or_insert_with(empty);
+            entry["holds"][&hold.tag] = json::value(&self.time(hold), self.json_int);
+        }
+        let mut document = json::document("zfs holds");
+        document.insert("datasets".into(), Value::Object(by_name));
+        document
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_in_json_are_by_snapshot() {
+        let holds = Holds {
+            recursive: false,
+            scripted: false,
+            parseable: false,
+            json: true,
+            json_int: true,
+            snapshots: Vec::new(),
+        };
+        let hold = |name: &str, tag: &str, time_s| HoldReport {
+            name: name.to_owned(),
+            tag: tag.to_owned(),
+            time_s,
+        };
+        let all = [
+            hold("t@a", "one", 1),
+            hold("t@a", "two", 2),
+            hold("t@b", "one", 3),
+        ];
+        let document = holds.document(&all);
+        let expected = json!({
+            "t@a": {"name": "t@a", "holds": {"one": 1, "two": 2}},
+            "t@b": {"name": "t@b", "holds": {"one": 3}},
+        });
+        assert_eq!(document["datasets"], expected);
     }
 }

@@ -4,6 +4,7 @@
 use anyhow::bail;
 use api::{Event, EventKind, Pair, PairValue, ServerInfo, ZfsEvent, ZpoolEvents, ZpoolEventsClear};
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::numbers;
@@ -26,6 +27,9 @@ pub struct Events {
     /// Forget those that are kept
     #[arg(short)]
     clear: bool,
+    /// JSON, a line for each event (not in OpenZFS)
+    #[arg(short = 'j', long = "json")]
+    json: bool,
     /// Only those of this pool
     pool: Option<String>,
 }
@@ -36,7 +40,8 @@ impl Events {
             bail_usage!("invalid pool name '{pool}'");
         }
         if self.clear {
-            if self.verbose || self.scripted || self.follow || self.pool.is_some() {
+            let others = self.verbose || self.scripted || self.follow || self.json;
+            if others || self.pool.is_some() {
                 bail_usage!("invalid options combined with -c");
             }
             let reply = client.call(&ZpoolEventsClear {})?;
@@ -44,7 +49,7 @@ impl Events {
             return Ok(());
         }
         let reply = client.call(&ZpoolEvents {})?;
-        if !self.scripted {
+        if !self.scripted && !self.json {
             println!("{:<30} CLASS", "TIME");
         }
         reply.events.iter().for_each(|event| self.print(event));
@@ -71,6 +76,9 @@ impl Events {
             EventKind::Zfs(zfs) => self.print_zfs(event.time_ns, zfs),
             EventKind::Lagged {
                 missed: Some(missed),
+            } if self.json => println!("{}", json!({"dropped": missed})),
+            EventKind::Lagged {
+                missed: Some(missed),
             } => println!("dropped {missed} events"),
             _ => {}
         }
@@ -81,11 +89,43 @@ impl Events {
         if self.pool.as_ref().is_some_and(other) {
             return;
         }
+        if self.json {
+            println!("{}", event_json(time_ns, event));
+            return;
+        }
         let time = numbers::local_event(time_ns);
         let gap = if self.scripted { '\t' } else { ' ' };
         println!("{time}{gap}{}", event.class);
         if self.verbose {
             println!("{}", pairs_text(&event.pairs, INDENT));
+        }
+    }
+}
+
+/// An event with all its pairs. As elsewhere, numbers that may be big are strings of digits.
+fn event_json(time_ns: u64, event: &ZfsEvent) -> Value {
+    json!({
+        "time_ns": time_ns.to_string(),
+        "eid": event.eid.to_string(),
+        "class": event.class,
+        "pairs": pairs_json(&event.pairs),
+    })
+}
+
+fn pairs_json(pairs: &[Pair]) -> Value {
+    let pairs = pairs.iter();
+    let pairs = pairs.map(|pair| (pair.name.clone(), value_json(&pair.value)));
+    Value::Object(pairs.collect())
+}
+
+fn value_json(value: &PairValue) -> Value {
+    match value {
+        PairValue::Nvlist(inner) => pairs_json(inner),
+        PairValue::NvlistArray(lists) => lists.iter().map(|inner| pairs_json(inner)).collect(),
+        PairValue::Boolean => Value::Bool(true),
+        value => {
+            let typed = serde_json::to_value(value).unwrap_or_default();
+            typed.get("value").cloned().unwrap_or_default()
         }
     }
 }
@@ -334,6 +374,11 @@ mod tests {
         time = 0x6b0608aa 0x188e9f00 
 ";
         assert_eq!(pairs_text(&pairs, INDENT), expected);
+        let json = pairs_json(&pairs);
+        assert_eq!(json["class"], "ereport.fs.zfs.io");
+        assert_eq!(json["detector"]["scheme"], "zfs");
+        assert_eq!(json["zio_level"], "-1");
+        assert_eq!(json["zio_err"], 5);
     }
 
     #[test]

@@ -3,16 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use api::{FoundPoolReport, ImportedPool, ZpoolImport};
+use api::{FoundPoolReport, ImportedPool, Settings, VdevClass, VdevReport, ZpoolImport};
 use clap::Args;
 use format::{NvList, NvValue};
+use serde_json::{Map, Value, json};
 
 use super::condition;
-use super::vdevs::{Columns, Naming, print_config};
+use super::scripts::Told;
+use super::vdevs::{self, Columns, Naming, leaf_name, print_config};
 use super::words;
 use crate::client::Client;
 use crate::settings::assignments;
-use crate::{numbers, refusals};
+use crate::{json, numbers, refusals};
 
 /// List pools that can be imported, or import them.
 #[derive(Debug, Args)]
@@ -39,7 +41,8 @@ pub struct Import {
     /// Mount nothing
     #[arg(short = 'N')]
     no_mount: bool,
-    /// Pool or mount property, PROPERTY=VALUE
+    /// Property of the pool, PROPERTY=VALUE, or mount options, comma-separated; 'ro' imports the
+    /// pool itself for reading only
     #[arg(short = 'o')]
     properties: Vec<String>,
     /// Import without the devices of the intent log
@@ -69,6 +72,12 @@ pub struct Import {
     /// Directory below which everything is mounted
     #[arg(short = 'R')]
     altroot: Option<String>,
+    /// JSON of what can be imported, by GUID (not in OpenZFS)
+    #[arg(short = 'j', long = "json", conflicts_with_all = ["all", "pool"])]
+    json: bool,
+    /// With -j, numbers as numbers
+    #[arg(long, requires = "json")]
+    json_int: bool,
     /// Name or GUID
     #[arg(conflicts_with = "all")]
     pool: Option<String>,
@@ -83,12 +92,7 @@ impl Import {
             bail_usage!("-n or -X only meaningful with -F");
         }
         let importing = self.all || self.pool.is_some();
-        // Mount options stand without a value (`-o ro`), pool properties with one.
-        let words = self.properties.iter().map(|word| match word.as_str() {
-            "ro" => "readonly=on".to_owned(),
-            word => word.to_owned(),
-        });
-        let properties = assignments(&words.collect::<Vec<_>>())?;
+        let (properties, mount_options) = settings_and_options(&self.properties)?;
         let search = match &self.cache_file {
             Some(file) => devices_of_cache(file)?,
             None => self
@@ -114,6 +118,7 @@ impl Import {
             checkpoint: self.rewind_to_checkpoint,
             altroot: self.altroot,
             properties,
+            mount_options,
             command: typed,
         };
         let reply = client.call(&call)?;
@@ -135,6 +140,9 @@ impl Import {
             }
             return Ok(());
         }
+        if self.json {
+            return json::print(document(&reply.found, self.json_int));
+        }
         if reply.found.is_empty() {
             eprintln!("no pools available to import");
         }
@@ -146,6 +154,25 @@ impl Import {
         }
         Ok(())
     }
+}
+
+/// Properties of a pool and options of mounts among the words of `-o`: options stand without a
+/// value. What is to be read alone is so as a whole: OpenZFS would write to the pool all the same.
+pub fn settings_and_options(words: &[String]) -> anyhow::Result<(Settings, Vec<String>)> {
+    let (mut settings, mut options) = (Vec::new(), Vec::new());
+    for word in words {
+        if word.contains('=') {
+            settings.push(word.clone());
+            continue;
+        }
+        for option in word.split(',').filter(|option| !option.is_empty()) {
+            match option {
+                "ro" => settings.push("readonly=on".to_owned()),
+                option => options.push(option.to_owned()),
+            }
+        }
+    }
+    Ok((assignments(&settings)?, options))
 }
 
 /// What an import found out: an older state that it went back to (`zpool_rewind_exclaim`,
@@ -183,6 +210,58 @@ fn print_imported(pool: &ImportedPool, dry_run: bool) {
     }
 }
 
+/// What can be imported, by GUID: names may be there twice.
+fn document(found: &[FoundPoolReport], as_int: bool) -> Map<String, Value> {
+    let by_guid = found.iter().map(|pool| {
+        let mut entry = Map::new();
+        entry.insert("name".into(), json!(pool.name));
+        let guid = pool.guid.to_string();
+        entry.insert("pool_guid".into(), json::value(&guid, as_int));
+        entry.insert("state".into(), json!(words::state(pool.state)));
+        entry.insert("destroyed".into(), json!(pool.is_destroyed));
+        entry.insert("importable".into(), json!(pool.is_importable));
+        let said = condition::of_found(pool);
+        for (key, text) in [
+            ("status", &said.status),
+            ("action", &said.action),
+            ("comment", &pool.comment),
+            ("moreinfo", &said.see()),
+            ("footer", &condition::footer(pool)),
+        ] {
+            if let Some(text) = text {
+                entry.insert(key.into(), json!(text));
+            }
+        }
+        if let Some(page) = said.page {
+            entry.insert("msgid".into(), json!(page));
+        }
+        let mut vdevs = Map::new();
+        add_vdev(&pool.tree, VdevClass::Normal, as_int, &mut vdevs);
+        entry.insert("vdevs".into(), Value::Object(vdevs));
+        (guid, Value::Object(entry))
+    });
+    let mut document = json::document("zpool import");
+    document.insert("pools".into(), Value::Object(by_guid.collect()));
+    document
+}
+
+/// Adds a vdev with those below it.
+fn add_vdev(vdev: &VdevReport, above: VdevClass, as_int: bool, out: &mut Map<String, Value>) {
+    let name = leaf_name(vdev, Naming::default());
+    let mut entry = vdevs::info(vdev, &name, above, as_int);
+    if let Some(aux) = vdev.aux {
+        entry.insert("aux".into(), json!(words::aux(aux)));
+    }
+    let mut below = Map::new();
+    for child in &vdev.children {
+        add_vdev(child, vdev.class, as_int, &mut below);
+    }
+    if !below.is_empty() {
+        entry.insert("vdevs".into(), Value::Object(below));
+    }
+    out.insert(name, Value::Object(entry));
+}
+
 /// As `show_import` lays it out: everything moves one column to the right below a comment.
 fn print_found(pool: &FoundPoolReport) {
     let indent = if pool.comment.is_some() { " " } else { "" };
@@ -208,7 +287,12 @@ fn print_found(pool: &FoundPoolReport) {
         println!("{indent}   see: {see}");
     }
     println!("{indent}config:\n");
-    print_config(&pool.tree, Naming::default(), Columns::default());
+    print_config(
+        &pool.tree,
+        Naming::default(),
+        Columns::default(),
+        &Told::default(),
+    );
     if let Some(footer) = condition::footer(pool) {
         println!("\n\t{indent}{}", lines(&footer));
     }
@@ -249,4 +333,60 @@ fn absolute(path: &str) -> anyhow::Result<String> {
     let path = std::path::absolute(path)
         .with_context(|| format!("'{path}' cannot be made an absolute path"))?;
     Ok(path.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Guid, VdevKind, VdevState};
+
+    use super::*;
+
+    #[test]
+    fn options_of_mounts_are_told_from_properties() {
+        let words = ["cachefile=none", "noexec,ro", "nosuid"].map(str::to_owned);
+        let (settings, options) = settings_and_options(&words).expect("both");
+        assert_eq!(options, ["noexec", "nosuid"]);
+        let settings: Vec<_> = settings.into_iter().collect();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(
+            settings,
+            [pair("cachefile", "none"), pair("readonly", "on")]
+        );
+        let twice = ["ro", "readonly=off"].map(str::to_owned);
+        assert!(settings_and_options(&twice).is_err());
+    }
+
+    #[test]
+    fn pools_of_one_name_are_told_apart_in_json() {
+        let found = |guid| FoundPoolReport {
+            name: "tank".to_owned(),
+            guid: Guid(guid),
+            state: VdevState::Online,
+            is_destroyed: false,
+            is_importable: true,
+            condition: None,
+            lost_logs: None,
+            comment: Some("left".to_owned()),
+            tree: VdevReport {
+                name: "tank".to_owned(),
+                kind: VdevKind::Root,
+                children: vec![VdevReport {
+                    path: Some("/dev/sda".to_owned()),
+                    ..VdevReport::default()
+                }],
+                ..VdevReport::default()
+            },
+        };
+        let document = document(&[found(5), found(6)], false);
+        for guid in ["5", "6"] {
+            let pool = &document["pools"][guid];
+            assert_eq!(pool["pool_guid"], guid);
+            assert_eq!(
+                (&pool["name"], &pool["comment"]),
+                (&json!("tank"), &json!("left"))
+            );
+            assert_eq!(pool["vdevs"]["tank"]["vdevs"]["sda"]["path"], "/dev/sda");
+            assert!(pool["action"].is_string(), "{pool}");
+        }
+    }
 }

@@ -18,6 +18,7 @@ use api::{
 use clap::Args;
 
 use super::repeat::Repeat;
+use super::scripts::{Scripts, Told};
 use super::vdevs::{CLASSES, Naming, class_heading, leaf_name};
 use crate::client::Client;
 use crate::numbers;
@@ -66,6 +67,14 @@ pub struct Iostat {
     naming: Naming,
     #[command(flatten)]
     repeat: Repeat,
+    #[command(flatten)]
+    scripts: Scripts,
+    /// JSON, a line for each report (not in OpenZFS)
+    #[arg(short = 'j', long = "json")]
+    json: bool,
+    /// With -j, numbers as numbers
+    #[arg(long, requires = "json")]
+    json_int: bool,
     /// [POOL]... | [POOL] VDEV... [INTERVAL [COUNT]]
     words: Vec<String>,
 }
@@ -269,17 +278,28 @@ struct Round<'a> {
     scale: f64,
     width: usize,
     vdevs: &'a [String],
+    told: &'a Told,
 }
 
 impl Iostat {
     /// Asks the daemon and prints.
-    pub fn run(self, client: &Client) -> anyhow::Result<()> {
-        if (self.sizes || self.times) && (self.latencies || self.queues) {
+    pub fn run(mut self, client: &Client) -> anyhow::Result<()> {
+        if self.scripts.check("iostat")? {
+            return Ok(());
+        }
+        let has_scripts = self.scripts.are_asked_for();
+        self.verbose |= has_scripts;
+        if (self.sizes || self.times) && (self.latencies || self.queues || has_scripts) {
             bail_usage!("[-r|-w] isn't allowed with [-c|-l|-q]");
         }
         if (self.sizes || self.times) && self.cache {
             bail_usage!("[-r|-w] isn't allowed with --cache");
         }
+        if (self.sizes || self.times) && self.json {
+            bail_usage!("[-r|-w] isn't allowed with -j");
+        }
+        // What is a number is an exact one.
+        self.parseable |= self.json_int;
         if self.sizes && self.times {
             bail_usage!("Only one of [-r|-w] can be passed at a time");
         }
@@ -310,11 +330,22 @@ impl Iostat {
             }
             round += 1;
             if !(self.omit_first && round == 1) {
-                if let Some(time) = time {
-                    println!("{time}");
-                }
                 let is_first = round == 1 + more;
-                print!("{}", self.report(&pools, &choice.vdevs, &before, is_first));
+                let trees = pools.iter().map(|pool| (pool.name.as_str(), &pool.tree));
+                let told = self.scripts.run(trees, &|vdev| {
+                    let mut chosen = choice.vdevs.iter();
+                    choice.vdevs.is_empty() || chosen.any(|word| self.is_called(vdev, word))
+                });
+                if self.json {
+                    let document = self.json(&pools, &choice.vdevs, &before, &told, time);
+                    crate::json::print(document)?;
+                } else {
+                    if let Some(time) = time {
+                        println!("{time}");
+                    }
+                    let text = self.report(&pools, &choice.vdevs, &before, &told, is_first);
+                    print!("{text}");
+                }
             }
             before = pools
                 .iter()
@@ -419,6 +450,7 @@ impl Iostat {
         pools: &[PoolReport],
         vdevs: &[String],
         before: &BTreeMap<Guid, Before>,
+        told: &Told,
         is_first: bool,
     ) -> String {
         let mut out = String::new();
@@ -433,35 +465,39 @@ impl Iostat {
         let shows_head = is_first || self.verbose && !self.head_once;
         if shows_head && is_table && !pools.is_empty() {
             let title = if vdevs.is_empty() { "pool" } else { "vdev" };
-            self.head(&mut out, width, title);
+            self.head(&mut out, width, title, told);
         }
         for pool in pools {
             let before = before.get(&pool.guid);
-            let passed_ns = pool
-                .uptime_ns
-                .saturating_sub(before.map_or(0, |before| before.uptime_ns));
-            let scale = match passed_ns {
-                0 => 1.0,
-                // Those since the import are told in full.
-                _ if before.is_none() && self.histogram().is_some() => 1.0,
-                passed => NS_PER_SECOND / passed as f64,
-            };
+            let scale = self.scale(pool, before);
             let round = Round {
                 cache: &pool.cache,
                 before,
                 scale,
                 width,
                 vdevs,
+                told,
             };
             self.vdev(&mut out, &pool.tree, &round, 0);
             if self.verbose && vdevs.is_empty() && is_table {
-                self.separator(&mut out, width);
+                self.separator(&mut out, width, told);
             }
         }
         if (pools.len() > 1 && !self.verbose || !vdevs.is_empty()) && is_table {
-            self.separator(&mut out, width);
+            self.separator(&mut out, width, told);
         }
         out
+    }
+
+    /// What counts since the last report are multiplied by to be a second's.
+    fn scale(&self, pool: &PoolReport, before: Option<&Before>) -> f64 {
+        let since_ns = before.map_or(0, |before| before.uptime_ns);
+        match pool.uptime_ns.saturating_sub(since_ns) {
+            0 => 1.0,
+            // Those since the import are told in full.
+            _ if before.is_none() && self.histogram().is_some() => 1.0,
+            passed => NS_PER_SECOND / passed as f64,
+        }
     }
 
     fn name_width(&self, vdev: &VdevReport, depth: usize, verbose: bool) -> usize {
@@ -482,7 +518,7 @@ impl Iostat {
         leaf_name(vdev, self.naming)
     }
 
-    fn head(&self, out: &mut String, width: usize, title: &str) {
+    fn head(&self, out: &mut String, width: usize, title: &str, told: &Told) {
         let _ = write!(out, "{:width$}", "");
         for (group, column) in self.groups() {
             labels(out, group.top.iter().copied(), column);
@@ -491,17 +527,19 @@ impl Iostat {
         for (group, column) in self.groups() {
             labels(out, group.bottom.iter().map(|label| (*label, 1)), column);
         }
+        out.push_str(&told.heading());
         out.push('\n');
-        self.separator(out, width);
+        self.separator(out, width, told);
     }
 
-    fn separator(&self, out: &mut String, width: usize) {
+    fn separator(&self, out: &mut String, width: usize, told: &Told) {
         let _ = write!(out, "{:-<width$}", "");
         for (group, column) in self.groups() {
             for _ in group.bottom {
                 let _ = write!(out, "  {:-<column$}", "");
             }
         }
+        out.push_str(&told.dashes());
         out.push('\n');
     }
 
@@ -570,7 +608,8 @@ impl Iostat {
         let name = self.name(vdev);
         let groups = self.fields(vdev, old, round);
         if self.scripted {
-            let _ = writeln!(out, "{name}\t{}", groups.concat().join("\t"));
+            let cells = round.told.cells(vdev);
+            let _ = writeln!(out, "{name}\t{}{cells}", groups.concat().join("\t"));
             return;
         }
         let width = round.width;
@@ -580,6 +619,7 @@ impl Iostat {
                 let _ = write!(out, "  {field:>column$}");
             }
         }
+        out.push_str(&round.told.cells(vdev));
         out.push('\n');
     }
 
@@ -715,6 +755,8 @@ impl Iostat {
         }
     }
 }
+
+mod json;
 
 #[cfg(test)]
 mod tests;

@@ -9,27 +9,31 @@ mod get;
 mod import;
 mod iostat;
 mod list;
+mod power;
 pub mod progress;
 mod rebuild;
 mod repeat;
 mod scan;
+mod scripts;
 mod scrub;
 mod split;
 mod status;
 mod topology;
 mod vdevs;
+mod wait;
 pub mod words;
 
 pub use get::source_text;
 
 use api::{
-    Prefetched, ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory, ZpoolPrefetch, ZpoolSet,
-    ZpoolStatus, ZpoolSync,
+    HistoryRecord, PoolHistory, Prefetched, ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory,
+    ZpoolPrefetch, ZpoolSet, ZpoolStatus, ZpoolSync,
 };
 use clap::{Args, Parser, Subcommand};
+use serde_json::{Map, Value};
 
 use crate::client::Client;
-use crate::{numbers, refusals};
+use crate::{json, numbers, refusals};
 
 /// Configure storage pools.
 #[derive(Debug, Parser)]
@@ -108,7 +112,7 @@ enum Command {
     /// Keep the pool's present state to go back to, or discard what is kept
     Checkpoint(scrub::Checkpoint),
     /// Wait until activities of a pool have ended
-    Wait(scrub::Wait),
+    Wait(wait::Wait),
 }
 
 #[derive(Debug, Args)]
@@ -148,6 +152,12 @@ struct History {
     /// Who, and on which host
     #[arg(short)]
     long: bool,
+    /// JSON (not in OpenZFS)
+    #[arg(short = 'j', long = "json")]
+    json: bool,
+    /// With -j, numbers as numbers
+    #[arg(long, requires = "json")]
+    json_int: bool,
     pools: Vec<String>,
 }
 
@@ -184,6 +194,12 @@ struct Clear {
     /// With -F, only say whether it would work: nothing is cleared
     #[arg(short = 'n')]
     dry_run: bool,
+    /// With -F, as far back as it takes: nothing is lost either
+    #[arg(short = 'X')]
+    extreme: bool,
+    /// Switch on the power of the device's bay, or of all, first
+    #[arg(long)]
+    power: bool,
     pool: String,
     device: Option<String>,
 }
@@ -271,8 +287,8 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Clear(clear) => {
-            if clear.dry_run && !clear.rewind {
-                bail_usage!("-n only meaningful with -F");
+            if (clear.dry_run || clear.extreme) && !clear.rewind {
+                bail_usage!("-n or -X only meaningful with -F");
             }
             if clear.dry_run {
                 let names = vec![clear.pool];
@@ -281,6 +297,16 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
                     verbose: false,
                 })?;
                 return Ok(());
+            }
+            if power::is_wanted(clear.power) {
+                let devices = match &clear.device {
+                    Some(word) => vec![power::device(client, &clear.pool, word)?],
+                    None => power::devices(client, &clear.pool)?,
+                };
+                // What is there is cleared all the same.
+                if let Err(error) = power::switch_on(client, &devices) {
+                    eprintln!("{error:#}");
+                }
             }
             client.call(&ZpoolClear {
                 name: clear.pool,
@@ -297,13 +323,15 @@ fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
         names: history.pools.clone(),
     })?;
     let users = numbers::Users::load();
+    if history.json {
+        json::print(history_document(history, &reply.pools))?;
+        return refusals::all_found(&refusals::tell_absent(&history.pools, reply.absent));
+    }
     for pool in reply.pools {
         println!("History for '{}':", pool.name);
         for record in pool.records {
-            let text = match (&record.command, &record.internal) {
-                (Some(command), _) => command.clone(),
-                (None, Some(event)) if history.internal => event.clone(),
-                _ => continue,
+            let Some(text) = history.text(&record) else {
+                continue;
             };
             let mut line = format!("{} {text}", numbers::local_history(record.time_s));
             if history.long {
@@ -327,4 +355,89 @@ fn print_history(history: &History, client: &Client) -> anyhow::Result<()> {
         println!();
     }
     refusals::all_found(&refusals::tell_absent(&history.pools, reply.absent))
+}
+
+impl History {
+    /// What a record says; nothing where it is not asked for.
+    fn text<'a>(&self, record: &'a HistoryRecord) -> Option<&'a String> {
+        let internal = record.internal.as_ref().filter(|_| self.internal);
+        record.command.as_ref().or(internal)
+    }
+}
+
+/// What histories say, pool by pool.
+fn history_document(history: &History, pools: &[PoolHistory]) -> Map<String, Value> {
+    let entry = |record: &HistoryRecord| {
+        history.text(record)?;
+        let mut entry = Map::new();
+        let mut tell = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                entry.insert(key.to_owned(), value);
+            }
+        };
+        let number = |number: u64| json::value(&number.to_string(), history.json_int);
+        tell("time", Some(number(record.time_s)));
+        tell("command", record.command.clone().map(Value::from));
+        let internal = record.internal.clone().filter(|_| history.internal);
+        tell("internal", internal.map(Value::from));
+        if history.long {
+            tell("user", record.user.map(number));
+            tell("host", record.host.clone().map(Value::from));
+            tell("zone", record.zone.clone().map(Value::from));
+        }
+        Some(Value::Object(entry))
+    };
+    let by_name = pools.iter().map(|pool| {
+        let records: Vec<Value> = pool.records.iter().filter_map(entry).collect();
+        (pool.name.clone(), Value::Array(records))
+    });
+    let mut document = json::document("zpool history");
+    document.insert("pools".into(), Value::Object(by_name.collect()));
+    document
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn histories_in_json_hold_what_is_asked_for() {
+        let history = |internal, long| History {
+            internal,
+            long,
+            json: true,
+            json_int: true,
+            pools: Vec::new(),
+        };
+        let typed = HistoryRecord {
+            time_s: 5,
+            command: Some("zpool create tank sda".to_owned()),
+            user: Some(0),
+            host: Some("here".to_owned()),
+            ..HistoryRecord::default()
+        };
+        let noted = HistoryRecord {
+            time_s: 6,
+            internal: Some("create pool".to_owned()),
+            ..HistoryRecord::default()
+        };
+        let pools = [PoolHistory {
+            name: "tank".to_owned(),
+            records: vec![typed, noted],
+        }];
+        let few = history_document(&history(false, false), &pools);
+        let create = "zpool create tank sda";
+        assert_eq!(
+            few["pools"]["tank"],
+            json!([{"time": 5, "command": create}])
+        );
+        let all = history_document(&history(true, true), &pools);
+        let expected = json!([
+            {"time": 5, "command": create, "user": 0, "host": "here"},
+            {"time": 6, "internal": "create pool"},
+        ]);
+        assert_eq!(all["pools"]["tank"], expected);
+    }
 }

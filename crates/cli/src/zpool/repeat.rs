@@ -1,4 +1,4 @@
-//! `-T` and `INTERVAL [COUNT]` of `zpool list` and `zpool status` (`get_interval_count`,
+//! `-T` and `INTERVAL [COUNT]` of `zpool list`, `zpool status` and others (`get_interval_count`,
 //! `get_timestamp_arg`, cmd/zpool/zpool_main.c).
 
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn timestamp(word: &str) -> Result<Timestamp, String> {
 
 /// Takes `INTERVAL [COUNT]` off the end of the words: none without an interval, 0 for no end. What
 /// is a name is neither.
-fn take_interval(
+pub fn take_interval(
     words: &mut Vec<String>,
     is_name: &dyn Fn(&str) -> bool,
 ) -> anyhow::Result<Option<(Duration, u64)>> {
@@ -63,6 +63,15 @@ fn take_interval(
 }
 
 impl Repeat {
+    /// The time now as `-T` asks for it; nothing without.
+    pub fn time(&self) -> Option<String> {
+        let now = chrono::Local::now();
+        self.timestamp.map(|kind| match kind {
+            Timestamp::Seconds => now.timestamp().to_string(),
+            Timestamp::Date => now.format("%a %b %e %H:%M:%S %Y").to_string(),
+        })
+    }
+
     /// Runs `report` with the names and the text of the time (none without `-T`), once, or as often
     /// as the words at the end say.
     pub fn run(
@@ -86,12 +95,7 @@ impl Repeat {
             .map(|(interval, count)| (interval, if count == 0 { 0 } else { count + more }));
         let mut round = 0;
         loop {
-            let now = chrono::Local::now();
-            let time = self.timestamp.map(|kind| match kind {
-                Timestamp::Seconds => now.timestamp().to_string(),
-                Timestamp::Date => now.format("%a %b %e %H:%M:%S %Y").to_string(),
-            });
-            report(&names, time)?;
+            report(&names, self.time())?;
             round += 1;
             match interval {
                 Some((interval, count)) if count == 0 || round < count => {

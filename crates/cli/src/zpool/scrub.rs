@@ -1,7 +1,6 @@
-//! `zpool scrub`, `zpool checkpoint` and `zpool wait`.
+//! `zpool scrub` and `zpool checkpoint`.
 
-use anyhow::bail;
-use api::{JobKind, ScrubAction, ServerInfo, ZpoolCheckpoint, ZpoolList, ZpoolScrub};
+use api::{JobKind, ScrubAction, ServerInfo, ZpoolCheckpoint, ZpoolScrub};
 use clap::Args;
 
 use crate::client::Client;
@@ -91,60 +90,5 @@ impl Checkpoint {
             true => client.wait_for_jobs(&self.pool, &[JobKind::CheckpointDiscard], &[]),
             false => Ok(()),
         }
-    }
-}
-
-/// Wait until activities of a pool have ended.
-#[derive(Debug, Args)]
-pub struct Wait {
-    /// Activities, separated by commas: scrub, free, ...; all without
-    #[arg(short = 't', value_delimiter = ',')]
-    activities: Vec<String>,
-    pool: String,
-}
-
-impl Wait {
-    /// Asks the daemon.
-    pub fn run(self, client: &Client) -> anyhow::Result<()> {
-        let mut kinds = Vec::new();
-        for word in &self.activities {
-            kinds.extend(activity(word)?);
-        }
-        if self.activities.is_empty() {
-            kinds = ACTIVITIES
-                .into_iter()
-                .filter_map(|(_, kind)| kind)
-                .collect();
-        }
-        // There must be such a pool.
-        let names = vec![self.pool.clone()];
-        client.call(&ZpoolList { names, io: false })?;
-        // What a suspended pool has to free waits with it.
-        client.wait_for_jobs(&self.pool, &kinds, &[JobKind::Free])
-    }
-}
-
-/// What a pool does in the background, as `zpool wait -t` calls it (`zpool_wait_activity_t`,
-/// include/sys/fs/zfs.h), and the jobs that are that. What Millpond does not do in the background
-/// is never under way.
-const ACTIVITIES: [(&str, Option<JobKind>); 9] = [
-    ("discard", Some(JobKind::CheckpointDiscard)),
-    ("free", Some(JobKind::Free)),
-    ("initialize", Some(JobKind::Initialize)),
-    ("replace", Some(JobKind::Replace)),
-    ("remove", None),
-    ("resilver", Some(JobKind::Resilver)),
-    ("scrub", Some(JobKind::Scrub)),
-    ("trim", Some(JobKind::Trim)),
-    ("raidz_expand", Some(JobKind::Expand)),
-];
-
-fn activity(word: &str) -> anyhow::Result<Option<JobKind>> {
-    match ACTIVITIES.into_iter().find(|(name, _)| *name == word) {
-        Some((_, kind)) => Ok(kind),
-        None => bail!(
-            "invalid activity '{word}'; known are {}",
-            ACTIVITIES.map(|(name, _)| name).join(", ")
-        ),
     }
 }

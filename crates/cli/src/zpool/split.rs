@@ -1,9 +1,10 @@
 //! `zpool split` (`zpool_do_split`, cmd/zpool/zpool_main.c).
 
 use anyhow::bail;
-use api::{Settings, VdevReport, ZpoolImport, ZpoolSplit, ZpoolStatus};
+use api::{VdevReport, ZpoolImport, ZpoolSplit, ZpoolStatus};
 use clap::Args;
 
+use super::import::settings_and_options;
 use super::vdevs::{Naming, planned_layout};
 use crate::client::Client;
 use crate::settings::assignments;
@@ -38,22 +39,19 @@ impl Split {
             .properties
             .into_iter()
             .partition(|word| word.contains('='));
-        if self.altroot.is_none() && !options.is_empty() {
+        let mut settings = assignments(&properties)?;
+        let altroot = settings.shift_remove("altroot").or(self.altroot);
+        if altroot.is_none() && !options.is_empty() {
             bail_usage!("setting mntopts is only valid when importing the pool");
         }
-        if self.altroot.is_none() && self.load_keys {
+        if altroot.is_none() && self.load_keys {
             bail_usage!("loading keys is only valid when importing the pool");
         }
-        // As `zpool import` takes it.
-        let is_read_only = options.iter().any(|option| option == "ro");
-        if options.iter().any(|option| option != "ro") {
-            bail!("no mount option but 'ro' is supported here; set datasets' properties instead");
-        }
-        let mut settings = assignments(&properties)?;
+        // As `zpool import` takes them.
+        let (of_import, mount_options) = settings_and_options(&options)?;
         if settings.contains_key("readonly") {
             bail!("property readonly can only be set at import time");
         }
-        let altroot = settings.shift_remove("altroot").or(self.altroot);
         if altroot.as_ref().is_some_and(|root| !root.starts_with('/')) {
             bail!("'altroot' must be an absolute path");
         }
@@ -67,6 +65,7 @@ impl Split {
             devices: self.devices,
             dry_run: self.dry_run,
             properties: settings,
+            mount_options: mount_options.clone(),
             command: typed.clone(),
         })?;
         let root = before.pools.into_iter().next().map(|pool| pool.tree);
@@ -96,10 +95,8 @@ impl Split {
             search: parts.iter().filter_map(|part| part.path.clone()).collect(),
             pool: Some(self.new_pool.clone()),
             altroot: Some(altroot),
-            properties: match is_read_only {
-                true => assignments(&["readonly=on".to_owned()])?,
-                false => Settings::default(),
-            },
+            properties: of_import,
+            mount_options,
             command: typed,
             ..ZpoolImport::default()
         })?;

@@ -9,8 +9,9 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::repeat::Repeat;
+use super::scripts::{Scripts, Told};
 use super::vdevs::{self, CLASSES, Columns, Naming, is_well, leaf_name, print_config};
-use super::{condition, progress, rebuild, scan, words};
+use super::{condition, power, progress, rebuild, scan, words};
 use crate::client::Client;
 use crate::{json, numbers, refusals};
 
@@ -44,10 +45,15 @@ pub struct Status {
     /// Statistics of deduplication
     #[arg(short = 'D', action = clap::ArgAction::Count)]
     dedup: u8,
+    /// Whether the bays of devices have power
+    #[arg(long)]
+    power: bool,
     #[command(flatten)]
     naming: Naming,
     #[command(flatten)]
     repeat: Repeat,
+    #[command(flatten)]
+    scripts: Scripts,
     /// JSON
     #[arg(short = 'j', long = "json")]
     json: bool,
@@ -67,6 +73,9 @@ pub struct Status {
 impl Status {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        if self.scripts.check("status")? {
+            return Ok(());
+        }
         let mut absent = Vec::new();
         self.repeat.run(self.pools.clone(), |names, time| {
             absent = self.report(client, names, time)?;
@@ -93,8 +102,12 @@ impl Status {
         if self.exceptions {
             pools.retain(|pool| !pool.is_healthy);
         }
+        let trees = pools.iter().map(|pool| (pool.name.as_str(), &pool.tree));
+        let mut told = self.scripts.run(trees, &|_| true);
+        let trees = pools.iter().map(|pool| &pool.tree);
+        told.power = self.power.then(|| power::states(client, trees));
         if self.json {
-            self.print_json(&pools, time)?;
+            self.print_json(&pools, &told, time)?;
             return Ok(absent);
         }
         if let Some(time) = time {
@@ -115,7 +128,7 @@ impl Status {
             if index > 0 {
                 println!();
             }
-            self.print(pool);
+            self.print(pool, &told);
         }
         Ok(absent)
     }
@@ -136,7 +149,7 @@ impl Status {
         }
     }
 
-    fn print(&self, pool: &PoolStatusReport) {
+    fn print(&self, pool: &PoolStatusReport, told: &Told) {
         println!("  pool: {}", pool.name);
         println!(" state: {}", words::health(pool.health));
         let said = condition::of_pool(pool.condition.as_ref());
@@ -166,7 +179,7 @@ impl Status {
             println!("expand: {}", progress::expansion(expansion));
         }
         println!("config:\n");
-        print_config(&pool.tree, self.naming, self.columns(pool));
+        print_config(&pool.tree, self.naming, self.columns(pool), told);
         println!();
         match pool.error_count {
             0 => println!("errors: No known data errors"),
@@ -207,7 +220,12 @@ impl Status {
         }
     }
 
-    fn print_json(&self, pools: &[PoolStatusReport], time: Option<String>) -> anyhow::Result<()> {
+    fn print_json(
+        &self,
+        pools: &[PoolStatusReport],
+        told: &Told,
+        time: Option<String>,
+    ) -> anyhow::Result<()> {
         let mut by_key = Map::new();
         for pool in pools {
             let key = if self.json_pool_key_guid {
@@ -215,7 +233,7 @@ impl Status {
             } else {
                 pool.name.clone()
             };
-            by_key.insert(key, Value::Object(self.json_pool(pool)));
+            by_key.insert(key, Value::Object(self.json_pool(pool, told)));
         }
         let mut document = json::document("zpool status");
         document.insert("pools".into(), Value::Object(by_key));
@@ -225,7 +243,7 @@ impl Status {
         json::print(document)
     }
 
-    fn json_pool(&self, pool: &PoolStatusReport) -> Map<String, Value> {
+    fn json_pool(&self, pool: &PoolStatusReport, told: &Told) -> Map<String, Value> {
         let mut report = json::pool(
             &pool.name,
             words::health(pool.health),
@@ -264,7 +282,7 @@ impl Status {
             report.insert("scan_stats".into(), Value::Object(scans));
         }
         let mut root = Map::new();
-        self.json_vdev(&pool.tree, None, VdevClass::Normal, &mut root);
+        self.json_vdev(&pool.tree, told, None, VdevClass::Normal, &mut root);
         let mut groups = Vec::new();
         for (class, key) in CLASSES {
             let mut group = Map::new();
@@ -275,7 +293,7 @@ impl Status {
                 .filter(|child| child.class == class)
             {
                 if !(self.unhealthy && is_well(child)) {
-                    self.json_vdev(child, None, VdevClass::Normal, &mut group);
+                    self.json_vdev(child, told, None, VdevClass::Normal, &mut group);
                 }
             }
             groups.push((key, group));
@@ -300,6 +318,7 @@ impl Status {
     fn json_vdev(
         &self,
         vdev: &VdevReport,
+        told: &Told,
         parent: Option<&str>,
         above: VdevClass,
         out: &mut Map<String, Value>,
@@ -331,6 +350,9 @@ impl Status {
                 entry.insert("slow_ios".into(), self.count(vdev.slow_ios));
             }
         }
+        if let Some(power) = told.power(vdev) {
+            entry.insert("power_state".into(), json!(power));
+        }
         if vdev.scan_repaired_bytes > 0 {
             let bytes = self.size(vdev.scan_repaired_bytes);
             entry.insert("scan_processed".into(), bytes);
@@ -343,6 +365,10 @@ impl Status {
         }
         if let Some(aux) = vdev.aux {
             entry.insert("aux".into(), json!(words::aux(aux)));
+        }
+        for (column, value) in told.json(vdev) {
+            // What is told here stays so.
+            entry.entry(column).or_insert(json!(value));
         }
         if is_leaf && self.initialize {
             let keys = [
@@ -379,9 +405,9 @@ impl Status {
         for child in members {
             // The flat object has those below it as well, and they keep their own.
             if self.json_flat_vdevs {
-                self.json_vdev(child, Some(&name), vdev.class, out);
+                self.json_vdev(child, told, Some(&name), vdev.class, out);
             }
-            self.json_vdev(child, Some(&name), vdev.class, &mut children);
+            self.json_vdev(child, told, Some(&name), vdev.class, &mut children);
         }
         if !children.is_empty() {
             entry.insert("vdevs".into(), Value::Object(children));

@@ -1,15 +1,18 @@
 //! `zpool attach`, `replace`, `detach`, `offline`, `online`, `reopen`, `resilver`
 //! (`zpool_do_attach_or_replace` and those after it, cmd/zpool/zpool_main.c).
 
+use std::path::Path;
+
 use anyhow::bail;
 use api::{
-    Failure, JobKind, VdevState, ZpoolAttach, ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen,
-    ZpoolResilver,
+    DiskCondition, DiskOverview, DiskState, Failure, Guid, JobKind, VdevState, ZpoolAttach,
+    ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen, ZpoolResilver,
 };
 use clap::Args;
 
 use super::administer::ashift;
 use super::create::device;
+use super::power;
 use crate::client::Client;
 use crate::refusals;
 
@@ -84,17 +87,62 @@ pub struct Replace {
     how: How,
     pool: String,
     device: String,
-    /// Another device under the same path unless given
+    /// Unless given, another device under the same path, or the disk that is in the bay now
     new_device: Option<String>,
 }
 
 impl Replace {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        let new = self.new_device.unwrap_or_else(|| self.device.clone());
+        let new = match self.new_device {
+            Some(new) => new,
+            None => match in_its_bay(client, &self.pool, &self.device)? {
+                // What is on it would be overwritten, whatever that is.
+                Some(new) if self.how.force => {
+                    bail!("{new} is in the bay of {}; name it to use -f", self.device)
+                }
+                Some(new) => {
+                    println!("replacing {} with {new}, which is in its bay", self.device);
+                    new
+                }
+                None => self.device.clone(),
+            },
+        };
         let devices = (self.pool, self.device, new);
         self.how.run(client, typed, devices, true)
     }
+}
+
+/// The disk that is in the bay of a device that is gone, by its path. None where something is at
+/// the device's path, or nothing is known of its bay.
+fn in_its_bay(client: &Client, pool: &str, device: &str) -> anyhow::Result<Option<String>> {
+    let devices = power::devices(client, pool)?;
+    let Some(gone) = power::named(devices, device) else {
+        return Ok(None);
+    };
+    if gone
+        .path
+        .as_ref()
+        .is_none_or(|path| Path::new(path).exists())
+    {
+        return Ok(None);
+    }
+    let disks = client.call(&DiskOverview {})?.disks;
+    Ok(successor(&disks, gone.guid).map(|disk| disk.path.clone()))
+}
+
+/// The one disk without anything of a pool on it where a pool's device was when it last worked.
+fn successor(disks: &[DiskState], gone: Guid) -> Option<&DiskState> {
+    let is_its = |disk: &&DiskState| disk.members.iter().any(|member| member.guid == gone);
+    let place = disks.iter().find(is_its)?;
+    place.bay.as_ref()?;
+    let mut there = disks.iter().filter(|disk| {
+        let is_here = disk.condition != DiskCondition::Missing && disk.id != place.id;
+        is_here && disk.enclosure == place.enclosure && disk.bay == place.bay
+    });
+    let found = there.next().filter(|disk| disk.members.is_empty())?;
+    // Several paths of a disk, or an enclosure that tells nonsense: a person has to say which.
+    there.next().is_none().then_some(found)
 }
 
 /// Take a device out of its mirror.
@@ -125,6 +173,9 @@ pub struct Offline {
     /// Only until the next import
     #[arg(short)]
     temporary: bool,
+    /// Switch the power of their bays off
+    #[arg(long, conflicts_with_all = ["fault", "temporary"])]
+    power: bool,
     pool: String,
     #[arg(required = true)]
     devices: Vec<String>,
@@ -149,6 +200,13 @@ impl Offline {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: &str) -> anyhow::Result<()> {
         let one = |device: &String| {
+            let bay = match self.power {
+                true => Some(power::device(client, &self.pool, device)?),
+                false => None,
+            };
+            if let Some(vdev) = &bay {
+                power::check_switch(client, vdev)?;
+            }
             client.call(&ZpoolOffline {
                 name: self.pool.clone(),
                 device: device.clone(),
@@ -156,7 +214,10 @@ impl Offline {
                 fault: self.fault,
                 command: typed.to_owned(),
             })?;
-            Ok(())
+            match &bay {
+                Some(vdev) => power::switch_off(client, vdev),
+                None => Ok(()),
+            }
         };
         told(self.devices.iter().map(one).collect())
     }
@@ -168,6 +229,9 @@ pub struct Online {
     /// Use all of devices that have become larger
     #[arg(short)]
     expand: bool,
+    /// Switch the power of their bays on, and wait until they are there
+    #[arg(long)]
+    power: bool,
     pool: String,
     #[arg(required = true)]
     devices: Vec<String>,
@@ -184,6 +248,10 @@ impl Online {
     }
 
     fn one(&self, client: &Client, device: &str, typed: &str) -> anyhow::Result<()> {
+        if power::is_wanted(self.power) {
+            let vdev = power::device(client, &self.pool, device)?;
+            power::switch_on(client, &[vdev])?;
+        }
         let reply = client.call(&ZpoolOnline {
             name: self.pool.clone(),
             device: device.to_owned(),
@@ -241,5 +309,61 @@ impl Resilver {
             command: typed,
         })?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{DiskMember, VdevState};
+
+    use super::*;
+
+    #[test]
+    fn a_disk_follows_another_one_in_its_bay_alone() {
+        let disk = |id: &str, enclosure: &str, bay: &str, guid: Option<u64>| DiskState {
+            id: id.to_owned(),
+            path: format!("/dev/{id}"),
+            enclosure: Some(enclosure.to_owned()),
+            bay: Some(bay.to_owned()),
+            members: guid
+                .map(|guid| DiskMember {
+                    pool: "tank".to_owned(),
+                    guid: Guid(guid),
+                    path: format!("/dev/{id}"),
+                    vdev: "mirror-0".to_owned(),
+                    state: VdevState::Unavailable,
+                })
+                .into_iter()
+                .collect(),
+            condition: match guid {
+                Some(_) => DiskCondition::Missing,
+                None => DiskCondition::Good,
+            },
+            ..DiskState::default()
+        };
+        let gone = disk("old", "A", "3", Some(7));
+        let new = disk("new", "A", "3", None);
+        let path = |disks: &[DiskState]| {
+            let found = successor(disks, Guid(7));
+            found.map(|disk| disk.path.clone())
+        };
+        let all = [
+            gone.clone(),
+            disk("a", "B", "3", None),
+            disk("b", "A", "4", None),
+        ];
+        assert_eq!(path(&all), None);
+        assert_eq!(
+            path(&[gone.clone(), new.clone()]),
+            Some("/dev/new".to_owned())
+        );
+        let second = disk("second", "A", "3", None);
+        assert_eq!(path(&[gone.clone(), new.clone(), second]), None);
+        let mut used = disk("used", "A", "3", Some(8));
+        used.condition = DiskCondition::Good;
+        assert_eq!(path(&[gone.clone(), used]), None);
+        let mut nowhere = gone;
+        nowhere.bay = None;
+        assert_eq!(path(&[nowhere, new]), None);
     }
 }

@@ -8,6 +8,7 @@ use api::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::scripts::Told;
 use super::words;
 use crate::{json, numbers};
 
@@ -207,22 +208,26 @@ pub fn planned_layout(pool: &str, old: &[VdevReport], new: &[VdevSpec], naming: 
 }
 
 /// Prints the table of vdevs, with error counters or (for `zpool import`) without.
-pub fn print_config(root: &VdevReport, naming: Naming, columns: Columns) {
+pub fn print_config(root: &VdevReport, naming: Naming, columns: Columns, told: &Told) {
     let width = name_width(root, naming);
     if columns.counters {
         let mut heading = format!(
             "\t{:<width$}  {:<8} {:>5} {:>5} {:>5}",
             "NAME", "STATE", "READ", "WRITE", "CKSUM"
         );
-        for (on, title) in [(columns.slow, "SLOW"), (columns.direct, "DIO")] {
+        for (on, title) in [
+            (columns.slow, "SLOW"),
+            (told.power.is_some(), "POWER"),
+            (columns.direct, "DIO"),
+        ] {
             if on {
                 heading.push_str(&format!(" {title:>5}"));
             }
         }
-        println!("{heading}");
+        println!("{heading}{}", told.heading());
     }
     let line = |vdev: &VdevReport, depth: usize| {
-        println!("{}", config_line(vdev, depth, width, naming, columns));
+        println!("{}", config_line(vdev, depth, width, naming, columns, told));
     };
     fn walk(vdev: &VdevReport, depth: usize, unhealthy: bool, line: &dyn Fn(&VdevReport, usize)) {
         if unhealthy && is_well(vdev) {
@@ -273,6 +278,7 @@ fn config_line(
     width: usize,
     naming: Naming,
     columns: Columns,
+    told: &Told,
 ) -> String {
     let mut text = format!(
         "\t{:depth$}{:<rest$}",
@@ -310,6 +316,9 @@ fn config_line(
             };
             text.push_str(&format!(" {slow:>5}"));
         }
+        if let Some(power) = told.power(vdev) {
+            text.push_str(&format!(" {power:>5}"));
+        }
         // No write goes past the cache here in a way that its data could change meanwhile: there is
         // nothing to check.
         if columns.direct {
@@ -325,6 +334,7 @@ fn config_line(
     if columns.counters && is_leaf {
         text.push_str(scan_note(vdev, columns.scanning));
     }
+    text.push_str(&told.cells(vdev));
     if columns.counters && is_leaf {
         let activity = |report: &Option<ActivityReport>, shown, words| {
             activity(report.as_ref(), shown && !vdev.is_removing, shown, words)
@@ -421,7 +431,9 @@ mod tests {
             slow: true,
             ..Columns::default()
         };
-        let line = |leaf: &VdevReport, columns| config_line(leaf, 0, 4, Naming::default(), columns);
+        let told = Told::default();
+        let line =
+            |leaf: &VdevReport, columns| config_line(leaf, 0, 4, Naming::default(), columns, &told);
         assert_eq!(
             line(&leaf, columns),
             "\t/d    ONLINE       0     0     0     0  (uninitialized)  (untrimmed)"
@@ -475,7 +487,9 @@ mod tests {
             counters: true,
             ..Columns::default()
         };
-        let line = |leaf: &VdevReport, columns| config_line(leaf, 0, 4, Naming::default(), columns);
+        let told = Told::default();
+        let line =
+            |leaf: &VdevReport, columns| config_line(leaf, 0, 4, Naming::default(), columns, &told);
         assert_eq!(
             line(&leaf, columns),
             "\t/d    ONLINE       0     0     0  block size: 512B configured, 4096B native"

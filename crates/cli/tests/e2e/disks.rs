@@ -127,7 +127,7 @@ impl Fake {
     }
 
     /// Takes it out again.
-    fn pull(&self, index: usize) {
+    pub fn pull(&self, index: usize) {
         std::fs::remove_dir_all(self.block(index)).expect("pulled");
     }
 

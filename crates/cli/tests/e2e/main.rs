@@ -26,6 +26,7 @@ mod events;
 mod expand;
 mod foreign;
 mod full;
+mod gaps;
 mod golden;
 mod harness;
 mod initiator;

@@ -138,7 +138,7 @@ fn pool_with_io(factor: u64) -> PoolReport {
 fn reports_look_like_those_of_openzfs() {
     let none = BTreeMap::new();
     assert_eq!(
-        iostat(&[]).report(&[pool(1)], &[], &none, true),
+        iostat(&[]).report(&[pool(1)], &[], &none, &Told::default(), true),
         "              capacity     operations     bandwidth \n\
              pool        alloc   free   read  write   read  write\n\
              ----------  -----  -----  -----  -----  -----  -----\n\
@@ -146,10 +146,10 @@ fn reports_look_like_those_of_openzfs() {
     );
     let before = BTreeMap::from([(Guid(1), Before::of(&pool(1)))]);
     assert_eq!(
-        iostat(&["-H", "-p"]).report(&[pool(3)], &[], &before, false),
+        iostat(&["-H", "-p"]).report(&[pool(3)], &[], &before, &Told::default(), false),
         "tank\t1048576\t2146435072\t2\t4\t2048\t419430\n"
     );
-    let verbose = iostat(&["-v"]).report(&[pool(1)], &[], &none, true);
+    let verbose = iostat(&["-v"]).report(&[pool(1)], &[], &none, &Told::default(), true);
     for line in [
         "  sda           -      -      1      2     1K   205K\n",
         "logs            -      -      -      -      -      -\n",
@@ -164,7 +164,7 @@ fn reports_look_like_those_of_openzfs() {
 #[test]
 fn latencies_and_queues_look_like_those_of_openzfs() {
     let none = BTreeMap::new();
-    let text = iostat(&["-lq"]).report(&[pool_with_io(1)], &[], &none, true);
+    let text = iostat(&["-lq"]).report(&[pool_with_io(1)], &[], &none, &Told::default(), true);
     let expected = concat!(
         "              capacity     operations     bandwidth    total_wait     disk_wait    \
              syncq_wait    asyncq_wait  scrub   trim  rebuild   syncq_read    syncq_write   \
@@ -180,7 +180,7 @@ fn latencies_and_queues_look_like_those_of_openzfs() {
              0      7     10      0      0      0      0      0      0\n",
     );
     assert_eq!(text, expected);
-    let exact = iostat(&["-lp"]).report(&[pool_with_io(1)], &[], &none, true);
+    let exact = iostat(&["-lp"]).report(&[pool_with_io(1)], &[], &none, &Told::default(), true);
     assert!(
         exact.starts_with(
             "                        capacity                         \
@@ -201,7 +201,7 @@ fn latencies_and_queues_look_like_those_of_openzfs() {
     let before = BTreeMap::from([(Guid(1), Before::of(&pool_with_io(3)))]);
     let mut still = pool_with_io(3);
     still.uptime_ns += 1_000_000_000;
-    let text = iostat(&["-lqH"]).report(&[still], &[], &before, false);
+    let text = iostat(&["-lqH"]).report(&[still], &[], &before, &Told::default(), false);
     assert_eq!(
         text,
         "tank\t1M\t2.00G\t0\t0\t0\t0\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\t3\t0\t0\t2K\t0\t0\t\
@@ -214,7 +214,7 @@ fn latencies_and_queues_look_like_those_of_openzfs() {
 #[test]
 fn hits_are_told_by_kind() {
     let none = BTreeMap::new();
-    let text = iostat(&["-v", "--cache"]).report(&[pool(1)], &[], &none, true);
+    let text = iostat(&["-v", "--cache"]).report(&[pool(1)], &[], &none, &Told::default(), true);
     let expected = concat!(
         "              capacity     operations     bandwidth       data        metadata     \
          dedup_table     l2cache  \n",
@@ -230,8 +230,9 @@ fn hits_are_told_by_kind() {
     assert!(text.starts_with(expected), "{text}");
     // Of an interval, after all that OpenZFS has.
     let before = BTreeMap::from([(Guid(1), Before::of(&pool(1)))]);
-    let asked = iostat(&["-H", "-p", "--cache"]).report(&[pool(3)], &[], &before, false);
-    let plain = iostat(&["-H", "-p"]).report(&[pool(3)], &[], &before, false);
+    let asked =
+        iostat(&["-H", "-p", "--cache"]).report(&[pool(3)], &[], &before, &Told::default(), false);
+    let plain = iostat(&["-H", "-p"]).report(&[pool(3)], &[], &before, &Told::default(), false);
     let added = asked
         .strip_prefix(plain.trim_end())
         .expect("the same columns");
@@ -239,7 +240,8 @@ fn hits_are_told_by_kind() {
     // A device that left takes its hits with it: that is no rate below zero.
     let mut less = pool(3);
     less.cache.device_hits = 0;
-    let asked = iostat(&["-H", "-p", "--cache"]).report(&[less], &[], &before, false);
+    let asked =
+        iostat(&["-H", "-p", "--cache"]).report(&[less], &[], &before, &Told::default(), false);
     assert!(asked.ends_with("\t0\t4\n"), "{asked}");
 }
 
@@ -247,7 +249,7 @@ fn hits_are_told_by_kind() {
 #[test]
 fn histograms_look_like_those_of_openzfs() {
     let none = BTreeMap::new();
-    let sizes = iostat(&["-r"]).report(&[pool_with_io(1)], &[], &none, true);
+    let sizes = iostat(&["-r"]).report(&[pool_with_io(1)], &[], &none, &Told::default(), true);
     let head = concat!(
         "\n",
         "tank          sync_read    sync_write    async_read    async_write      scrub         \
@@ -273,7 +275,7 @@ fn histograms_look_like_those_of_openzfs() {
     // 512 to 16M, three lines of heading, and lines above and below.
     assert_eq!(sizes.lines().count(), 16 + 5);
 
-    let times = iostat(&["-w"]).report(&[pool_with_io(1)], &[], &none, true);
+    let times = iostat(&["-w"]).report(&[pool_with_io(1)], &[], &none, &Told::default(), true);
     let head = concat!(
         "\n",
         "tank         total_wait     disk_wait    syncq_wait    asyncq_wait\n",
@@ -303,15 +305,21 @@ fn histograms_look_like_those_of_openzfs() {
     }
     // In an interval: so many a second.
     let before = BTreeMap::from([(Guid(1), Before::of(&pool_with_io(1)))]);
-    let times = iostat(&["-wH"]).report(&[pool_with_io(31)], &[], &before, false);
+    let times = iostat(&["-wH"]).report(&[pool_with_io(31)], &[], &before, &Told::default(), false);
     assert!(times.starts_with("\ntank\n1\t0\t"), "{times}");
     assert!(times.contains("\n2097151\t0\t0\t0\t0"), "{times}");
     let mut busy = pool_with_io(6001);
     busy.uptime_ns = pool(31).uptime_ns;
-    let times = iostat(&["-wH"]).report(&[busy], &[], &before, false);
+    let times = iostat(&["-wH"]).report(&[busy], &[], &before, &Told::default(), false);
     assert!(times.contains("\n2097151\t20\t20\t0\t0"), "{times}");
     // Every vdev has its own; exact numbers make columns wide.
-    let verbose = iostat(&["-rvp"]).report(&[pool_with_io(1_000_000)], &[], &none, true);
+    let verbose = iostat(&["-rvp"]).report(
+        &[pool_with_io(1_000_000)],
+        &[],
+        &none,
+        &Told::default(),
+        true,
+    );
     assert_eq!(verbose.matches("req_size  ").count(), 4);
     assert!(verbose.contains("  -------  -------"), "{verbose}");
     assert!(verbose.contains("\n\n\nsdc  "), "{verbose}");
@@ -364,7 +372,7 @@ fn words_are_pools_or_vdevs() {
 
     let only = ["sda".to_owned(), "sdc".to_owned()];
     assert_eq!(
-        iostat(&[]).report(&[pool(1)], &only, &BTreeMap::new(), true),
+        iostat(&[]).report(&[pool(1)], &only, &BTreeMap::new(), &Told::default(), true),
         "              capacity     operations     bandwidth \n\
              vdev        alloc   free   read  write   read  write\n\
              ----------  -----  -----  -----  -----  -----  -----\n\
@@ -372,4 +380,27 @@ fn words_are_pools_or_vdevs() {
              sdc             0     1G      1      2     1K   205K\n\
              ----------  -----  -----  -----  -----  -----  -----\n"
     );
+}
+
+#[test]
+fn json_has_the_columns_of_the_table() {
+    let none = BTreeMap::new();
+    let mut asked = iostat(&["-vj", "--json-int"]);
+    asked.parseable = true;
+    let document = asked.json(&[pool(1)], &[], &none, &Told::default(), None);
+    let tank = &document["pools"]["tank"];
+    assert_eq!(tank["name"], "tank");
+    for (label, below) in [
+        ("capacity", ["alloc", "free"]),
+        ("operations", ["read", "write"]),
+        ("bandwidth", ["read", "write"]),
+    ] {
+        for name in below {
+            assert!(tank[label][name].is_u64(), "{label} {name}: {tank}");
+        }
+    }
+    assert!(tank["vdevs"].is_object(), "{tank}");
+    let few = iostat(&["-j"]).json(&[pool(1)], &[], &none, &Told::default(), Some("7".into()));
+    assert!(few["pools"]["tank"]["vdevs"].is_null());
+    assert_eq!(few["time"], "7");
 }

@@ -68,6 +68,7 @@ const MAY: &str = "
 /v1/disks/list oa
 /v1/disks/locate oa
 /v1/disks/overview voau
+/v1/disks/power a
 /v1/disks/show voau
 /v1/disks/test oa
 /v1/events voau
