@@ -136,9 +136,7 @@ fn topology(why: TopologyObstacle) -> &'static str {
         TopologyObstacle::NoSuchDevice => "no such device in pool",
         TopologyObstacle::Spare => "device is reserved as a hot spare",
         TopologyObstacle::Cache => "device is in use as a cache",
-        TopologyObstacle::NotADevice => {
-            "it is no device; name one of its devices (RAID-Z vdevs cannot be expanded here)"
-        }
+        TopologyObstacle::NotADevice => "it is no device; name one of its devices",
         TopologyObstacle::CannotAttach => "can only attach to mirrors and top-level disks",
         TopologyObstacle::CannotReplace => {
             "already in replacing/spare config; wait for completion or use 'zpool detach'"

@@ -19,6 +19,7 @@
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | [`AttachSpec`] and `topology` | spa.c: `spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done` |
+//! | `expand` | spa.c: `spa_vdev_attach`, to RAID-Z |
 //! | [`SplitSpec`] and `split` | spa.c: `spa_vdev_split_mirror` |
 //! | `spares`, `standby` | cmd/zed/agents: zfs_retire.c |
 //! | `multihost`, `heart` | mmp.c |
@@ -38,6 +39,7 @@ mod create;
 mod deadman;
 mod deferred;
 mod discover;
+mod expand;
 mod forecast;
 mod gone;
 mod heart;

@@ -103,10 +103,12 @@ pub(crate) async fn under_way(
     mos: &Arc<ObjectSet>,
     tree: &VdevTree,
 ) -> Result<Vec<String>, PoolError> {
+    // One expansion goes on (`expand`); the uberblock tells of no more.
     let mut out: Vec<String> = tree
         .tops()
         .iter()
         .filter(|top| top.is_expanding())
+        .skip(1)
         .map(|top| format!("raidz_expansion ({} is being expanded)", top.display_name()))
         .collect();
     if is_under_way(mos).await? {

@@ -13,6 +13,8 @@
 //! written, it looks whether there is a device whose successor lacks nothing, in memory and on disk
 //! ([`vdev::Topology::replaced`]). Nothing else has to be remembered for that.
 //!
+//! **A device attached to a RAID-Z vdev** makes that wider: module `expand`.
+//!
 //! **Offline and online** change states, which the configuration tells where a person wanted them
 //! to last. A log that is back gets blocks once that is on disk ([`allow_blocks`]).
 //!
@@ -32,7 +34,9 @@ use spa::events::{About, Sysevent};
 use spa::props::Stored;
 use spa::{Participant, Pass, Spa, Turn, config};
 use space::SpaceSync;
-use vdev::{Detached, MirrorRole, Scope, TopologyError, Vdev, VdevState, leaf_label_config};
+use vdev::{
+    Detached, MirrorRole, Scope, TopologyError, Vdev, VdevKind, VdevState, leaf_label_config,
+};
 use zio::Tx;
 
 use crate::core::Core;
@@ -114,7 +118,12 @@ fn new_guid(core: &Core) -> Guid {
 }
 
 /// A device that works for this pool cannot come in again, not even by force.
-async fn refuse_own(core: &Core, path: &str, old: &Vdev, replace: bool) -> Result<(), PoolError> {
+pub(crate) async fn refuse_own(
+    core: &Core,
+    path: &str,
+    old: &Vdev,
+    replace: bool,
+) -> Result<(), PoolError> {
     let in_use = || {
         Err(PoolError::DeviceInUse {
             path: path.to_owned(),
@@ -171,6 +180,11 @@ pub(crate) async fn attach(
         }
         false => {}
     }
+    if !spec.replace && matches!(old.kind(), VdevKind::Raidz(_)) {
+        let target = old.guid();
+        drop(old);
+        return core.attach_to_raidz(target, spec).await;
+    }
     if spec.replace
         && let Some(spare) = spares::waiting(core, &spec.device.path)
     {
@@ -206,7 +220,7 @@ pub(crate) async fn attach(
 impl Core {
     /// Opens a device that is to be attached to `target`, or below it, if it fits; no part of the tree
     /// yet. Returns the txg that its labels are to tell as well.
-    async fn open_new(
+    pub(crate) async fn open_new(
         &self,
         target: Guid,
         spec: &AttachSpec,

@@ -83,4 +83,5 @@ mod user_mounts;
 mod users;
 mod vdevprops;
 mod walk;
+mod widen;
 mod zpool;

@@ -14,6 +14,7 @@ mod damage;
 mod dedup;
 mod defer;
 mod errlog;
+mod expand_peer;
 mod faults;
 mod forecast;
 mod golden;

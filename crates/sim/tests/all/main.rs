@@ -7,6 +7,7 @@ mod crash;
 mod datasets;
 mod diagnosis;
 pub mod encrypted;
+mod expansion;
 mod failures;
 mod faults;
 mod hung;
