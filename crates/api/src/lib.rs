@@ -171,11 +171,11 @@ pub use zfs::{
     ZfsSet, ZfsSnapshot, ZfsSpace, ZfsSpaceReply, ZfsUnmount,
 };
 pub use zpool::{
-    FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade, Prefetched,
-    RewindReport, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach, ZpoolClear,
-    ZpoolCreate, ZpoolCreateReply, ZpoolDestroy, ZpoolDetach, ZpoolExport, ZpoolHistory,
-    ZpoolHistoryReply, ZpoolImport, ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply,
-    ZpoolOffline, ZpoolOnline, ZpoolOnlineReply, ZpoolPrefetch, ZpoolPrefetchReply, ZpoolReguid,
-    ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolSync,
-    ZpoolUpgrade, ZpoolUpgradeReply,
+    DdtPruned, FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade,
+    Prefetched, RewindReport, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach,
+    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDdtPrune, ZpoolDdtPruneReply, ZpoolDestroy,
+    ZpoolDetach, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
+    ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
+    ZpoolPrefetch, ZpoolPrefetchReply, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
+    ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
 };

@@ -23,10 +23,10 @@ use crate::{
     ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite,
     ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey,
     ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear,
-    ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport,
-    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
-    ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScrub,
-    ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
+    ZpoolCreate, ZpoolDdtPrune, ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear,
+    ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList,
+    ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
+    ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade,
 };
 
 /// Path of the description itself, which a `GET` gives.
@@ -398,6 +398,7 @@ pub fn openapi(version: &str) -> Value {
         ZpoolCheckpoint,
         ZpoolClear,
         ZpoolCreate,
+        ZpoolDdtPrune,
         ZpoolDestroy,
         ZpoolDetach,
         ZpoolEvents,

@@ -821,6 +821,44 @@ impl Call for ZpoolPrefetch {
     type Reply = ZpoolPrefetchReply;
 }
 
+/// Which entries of dedup tables `zpool ddtprune` removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DdtPruned {
+    /// Those that have not changed for so many days; one at least.
+    Days(u32),
+    /// So many hundredths of those with one reference, 1 to 100, the oldest first.
+    Percent(u8),
+}
+
+/// `zpool ddtprune`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolDdtPrune {
+    /// Name of the pool.
+    pub name: String,
+    /// Which entries.
+    pub what: DdtPruned,
+    /// The command as typed, for the history of the pool; empty for none.
+    #[serde(default)]
+    pub command: String,
+}
+
+/// What was removed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ZpoolDdtPruneReply {
+    /// Entries.
+    pub pruned: u64,
+}
+
+impl Call for ZpoolDdtPrune {
+    const PATH: &'static str = "/v1/zpool/ddtprune";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot prune the dedup tables of '{}'", call.name));
+    const ROLE: Option<Role> = Some(Role::Operator);
+    type Reply = ZpoolDdtPruneReply;
+}
+
 /// `zpool clear`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

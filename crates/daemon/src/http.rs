@@ -32,11 +32,11 @@ use api::{
     ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact,
     ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare,
     ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
-    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
-    ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear,
-    ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen,
-    ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim,
-    ZpoolUpgrade, may_hold_secrets,
+    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDdtPrune, ZpoolDestroy, ZpoolDetach,
+    ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize,
+    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove,
+    ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync,
+    ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
@@ -265,6 +265,9 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on(|serving, call: ZpoolPrefetch| async move {
             zpool::zpool_prefetch(&serving.pools, &call).await
+        })
+        .on(|serving, call: ZpoolDdtPrune| async move {
+            zpool::zpool_ddtprune(&serving.pools, &call).await
         })
         .on(|serving, _: ZpoolEvents| async move { Ok(zpool::zpool_events(&serving.events)) })
         .on(|serving, _: ZpoolEventsClear| async move {

@@ -12,30 +12,39 @@
 //!
 //! The pipeline asks for entries while a txg is written and keeps those that it changes
 //! ([`zio::pipeline::DedupTables`]). When the datasets of a pass are written, [`Dedup::sync`] drops
-//! the references of freed blocks, in batches, stores every changed entry in the ZAP of its class
-//! (frees the space of those without references), and brings statistics, status and the count of
-//! space saved up to date. Entries are found in the ZAPs, through the cache: nothing grows with the
-//! table.
+//! the references of freed blocks, in batches, frees the space of those without references, puts
+//! the changed entries down, and brings statistics, status and the count of space saved up to
+//! date. Entries are found in the logs, which are in memory, and in the ZAPs, through the cache. A
+//! filter in memory says of most entries that are in no ZAP that they are not (`known`).
 //!
 //! # Logs
 //!
-//! We write no logs: changes go straight into the ZAPs, sorted by hash as OpenZFS flushes them. A
-//! log that another release left is flushed whole during the import, in batches of a txg each
-//! (`log`), before anything else uses the table. Empty logs stay, as OpenZFS leaves them.
+//! A table of old has no logs: what changes is stored in its ZAPs at once (`store`). With the
+//! feature, it is appended to a log (`log`), and brought into the ZAPs later, in the order in which
+//! these have it, some of it in each txg (`flush`). A table that is much larger than memory is then
+//! updated leaf by leaf, with all changes to a leaf at a time, instead of one leaf for each change.
+//! That is so where it is asked for ([`LogLimits::is_written`]); else these tables are written as
+//! those of old, too. Logs that are found then, and those that are too long to be in memory, are
+//! flushed whole during the import, before anything else uses the tables.
 //!
 //! # Crash
 //!
 //! All of it is in the MOS and changes with the txg that writes or frees the blocks: after a crash
-//! tables and blocks are those of one txg.
+//! tables, logs and blocks are those of one txg. What is in memory of the logs is read from them
+//! when the pool is imported.
 //!
-//! Locks: `tables` and `status`, for some instructions each. Only the sync loop changes tables.
+//! Locks: `tables`, `status`, `limits` and `chosen`, for some instructions each; before them
+//! `is_pruning`, for as long as it takes. Only the sync loop changes tables.
 
+mod flush;
+mod known;
 mod log;
+mod prune;
 mod store;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -50,12 +59,15 @@ use object::{ObjectError, ObjectSet, SyncContext, Zap, ZapValue};
 use parking_lot::{Mutex, RwLock};
 use spa::{Pass, PoolError, directory, features};
 use zio::alloc::Allocator;
-use zio::pipeline::{DedupName, DedupTables, StoredEntry};
-use zio::{Pipeline, Tx, ZioError};
+use zio::pipeline::{DedupName, DedupTables, LiveEntry, StoredEntry};
+use zio::{Pipeline, SharedCache, Tx, ZioError};
 
+pub use log::LogLimits;
+
+use crate::filter::Known;
 use crate::prefetch::read_whole;
 use crate::status::{BUCKETS, DedupStatus};
-use log::Logs;
+use log::{ENTRY_BYTES, Logs};
 
 /// Checksums of which there can be tables.
 const CHECKSUMS: [Checksum; 5] = [
@@ -78,7 +90,21 @@ pub const QUOTA_AUTO: u64 = u64::MAX;
 
 /// The dedup tables of a pool, known to its pipeline.
 pub fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
-    let dedup = Arc::new(Dedup::new(dsl.mos(), pipeline.allocator(), dsl.features()));
+    let dedup = Arc::new(Dedup {
+        mos: dsl.mos().clone(),
+        allocator: pipeline.allocator().clone(),
+        features: dsl.features().clone(),
+        cache: pipeline.cache().shared().clone(),
+        tables: RwLock::default(),
+        status: Mutex::default(),
+        quota_bytes: AtomicU64::new(QUOTA_AUTO),
+        has_logs: AtomicBool::new(false),
+        flush_step: AtomicUsize::new(0),
+        limits: RwLock::default(),
+        is_pruning: tokio::sync::Mutex::default(),
+        chosen: Mutex::default(),
+        pruned: AtomicU64::new(0),
+    });
     let tables: Arc<dyn DedupTables> = dedup.clone();
     pipeline.dedup().set_tables(&tables);
     dedup
@@ -88,12 +114,16 @@ pub fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
 #[derive(Default)]
 struct Table {
     flat: bool,
+    /// What changes in it is logged.
+    is_logged: bool,
     /// Its directory; `None` of old, when it is the object directory.
     own_directory: Option<ObjectId>,
     zaps: [Option<Zap>; 3],
     /// Entries by references, of each class.
     histograms: [Vec<DdtStat>; 3],
     logs: Logs,
+    /// What its ZAPs have.
+    known: Known,
     /// Statistics are to be written.
     touched: bool,
 }
@@ -103,32 +133,27 @@ pub struct Dedup {
     mos: Arc<ObjectSet>,
     allocator: Arc<Allocator>,
     features: Arc<Features>,
+    /// Its limit says how much memory there is.
+    cache: Arc<SharedCache>,
     /// By the code of the checksum.
     tables: RwLock<BTreeMap<u8, Table>>,
     status: Mutex<DedupStatus>,
     /// Property `dedup_table_quota`, in bytes; zero is none.
     quota_bytes: AtomicU64,
-    /// Logs of another release are not flushed yet.
+    /// Logs of another release, too long to be in memory, are not flushed yet.
     has_logs: AtomicBool,
     /// Entries of logs in the next step; zero before the first.
     flush_step: AtomicUsize,
+    limits: RwLock<LogLimits>,
+    /// One at a time removes entries with one reference (`prune`).
+    is_pruning: tokio::sync::Mutex<()>,
+    /// What is to be removed by the next txg.
+    chosen: Mutex<Vec<(DedupName, DdtPhys)>>,
+    /// How many were removed.
+    pruned: AtomicU64,
 }
 
 impl Dedup {
-    /// For a pool without tables.
-    pub fn new(mos: &Arc<ObjectSet>, allocator: &Arc<Allocator>, features: &Arc<Features>) -> Self {
-        Dedup {
-            mos: mos.clone(),
-            allocator: allocator.clone(),
-            features: features.clone(),
-            tables: RwLock::default(),
-            status: Mutex::default(),
-            quota_bytes: AtomicU64::new(QUOTA_AUTO),
-            has_logs: AtomicBool::new(false),
-            flush_step: AtomicUsize::new(0),
-        }
-    }
-
     /// What was read of the tables for reports.
     pub fn set_status(&self, status: &DedupStatus) {
         *self.status.lock() = status.clone();
@@ -145,7 +170,6 @@ impl Dedup {
             return Ok(());
         };
         let statistics = Zap::hold(&self.mos, ObjectId::new(statistics)).await?;
-        let mut has_logs = false;
         for checksum in CHECKSUMS {
             let mut table = Table::default();
             let own = root.lookup_u64(directory_name(checksum)).await?;
@@ -165,9 +189,9 @@ impl Dedup {
                         });
                     }
                     table.flat = flags & FLAG_FLAT != 0;
+                    table.is_logged = flags & FLAG_LOG != 0;
                     table.own_directory = Some(own.id());
                     table.logs = Logs::load(&self.mos, &own, checksum).await?;
-                    has_logs |= !table.logs.are_empty();
                     own
                 }
             };
@@ -194,8 +218,53 @@ impl Dedup {
                 self.tables.write().insert(checksum.code(), table);
             }
         }
-        self.has_logs.store(has_logs, Ordering::Release);
+        self.load_logs().await
+    }
+
+    /// Reads the logs. If there is not the memory for all that is in them, or no logs are written,
+    /// nothing of it is kept: they are flushed whole.
+    async fn load_logs(&self) -> Result<(), PoolError> {
+        let mut tables = std::mem::take(&mut *self.tables.write());
+        // Twice as many as are kept in the end are there for a moment while a txg is written.
+        let mut left = self.log_entries_max() * 2;
+        let mut fits = self.limits.read().is_written;
+        for table in tables.values_mut() {
+            fits = fits && table.logs.load_entries(&self.allocator, left).await?;
+            left = left.saturating_sub(table.logs.len());
+        }
+        if !fits {
+            for table in tables.values_mut() {
+                table.logs.forget_entries();
+            }
+        }
+        let has_some = tables.values().any(|table| !table.logs.are_empty());
+        self.has_logs.store(has_some && !fits, Ordering::Release);
+        *self.tables.write() = tables;
         Ok(())
+    }
+
+    /// Entries that may be in the logs of all tables when a txg is on disk.
+    fn log_entries_max(&self) -> usize {
+        self.limits.read().entries_max(&self.cache)
+    }
+
+    /// Changes how far logs grow.
+    pub fn set_log_limits(&self, limits: LogLimits) {
+        *self.limits.write() = limits;
+    }
+
+    /// What entries of logs, and filters, take in memory.
+    pub fn memory_bytes(&self) -> u64 {
+        let tables = self.tables.read();
+        let entries: usize = tables.values().map(|table| table.logs.len()).sum();
+        let filters: u64 = tables.values().map(|table| table.known.bytes()).sum();
+        entries as u64 * ENTRY_BYTES + filters
+    }
+
+    /// Whether there is something to flush: then a txg is needed although nobody asks for one.
+    pub(crate) fn has_work(&self) -> bool {
+        let tables = self.tables.read();
+        tables.values().any(|table| table.logs.waiting() > 0)
     }
 
     /// Reads all tables into the cache; how many bytes that were. Logs are in memory as it is.
@@ -213,7 +282,7 @@ impl Dedup {
         read_whole(&self.mos, &objects).await
     }
 
-    /// Whether logs of another release wait to be flushed.
+    /// Whether logs of another release, too long to be in memory, wait to be flushed.
     pub fn has_logs(&self) -> bool {
         self.has_logs.load(Ordering::Acquire)
     }
@@ -266,6 +335,13 @@ impl Dedup {
             let Some(table) = tables.get(&name.checksum.code()) else {
                 return Ok(None);
             };
+            if let Some(logged) = table.logs.get(name.key.words()) {
+                let (class, value) = (logged.class, logged.value.clone());
+                return Ok(Some(StoredEntry { class, value }));
+            }
+            if table.known.lacks(name.key.words()) {
+                return Ok(None);
+            }
             (table.zaps.clone(), table.flat)
         };
         for class in DdtClass::ALL {
@@ -274,6 +350,7 @@ impl Dedup {
             };
             if let Some(value) = zap.lookup_u64_key(name.key.words()).await? {
                 let value = decode_value(zap.id(), &value.data, flat)?;
+                let class = Some(class);
                 return Ok(Some(StoredEntry { class, value }));
             }
         }
@@ -292,9 +369,10 @@ impl Dedup {
     ) -> Result<bool, PoolError> {
         if self.has_logs() && pipeline.dedup().has_frees(ctx.txg) {
             // Not before they are in the ZAPs can entries be changed.
-            while self.flush_logs(ctx, tx, pipeline).await? {}
+            while self.flush_logs(ctx, tx).await? {}
         }
         let mut changed = false;
+        let mut logged = BTreeSet::new();
         loop {
             let taken = pipeline
                 .frees()
@@ -305,8 +383,13 @@ impl Dedup {
                 break;
             }
             changed |= !changes.is_empty();
-            for (name, entry) in changes {
-                self.store(ctx, tx, pipeline, name, entry, true).await?;
+            logged.append(&mut self.put_down(ctx, tx, changes).await?);
+        }
+        if ctx.pass == 1 {
+            changed |= self.flush(ctx, tx, &logged).await?;
+            changed |= self.prune_chosen(tx).await?;
+            for code in logged {
+                self.learn(ctx, code).await?;
             }
         }
         if changed {
@@ -317,13 +400,48 @@ impl Dedup {
 }
 
 impl Dedup {
+    /// Puts changed entries, sorted, where they belong: into logs, or into ZAPs where there are no
+    /// logs. Which tables have something new in their logs.
+    async fn put_down(
+        &self,
+        ctx: &SyncContext,
+        tx: &Tx,
+        changes: Vec<(DedupName, LiveEntry)>,
+    ) -> Result<BTreeSet<u8>, PoolError> {
+        let mut to_log: BTreeMap<u8, Vec<(DedupName, LiveEntry)>> = BTreeMap::new();
+        for (name, entry) in changes {
+            let code = name.checksum.code();
+            if self.is_logged(code) {
+                to_log.entry(code).or_default().push((name, entry));
+            } else {
+                self.store(ctx, tx, &name, entry).await?;
+            }
+        }
+        let logged = to_log.keys().copied().collect();
+        for (code, changes) in to_log {
+            let checksum = Checksum::from_code(code);
+            self.log_changes(ctx, tx, checksum, changes).await?;
+        }
+        Ok(logged)
+    }
+
+    fn is_logged(&self, code: u8) -> bool {
+        let tables = self.tables.read();
+        let table = tables.get(&code);
+        let is_written = self.limits.read().is_written;
+        table.map_or_else(
+            || self.is_fast_enabled() && is_written,
+            // What is in a log already can change only there.
+            |table| table.is_logged && (is_written || table.logs.len() > 0),
+        )
+    }
+
     /// Flushes logs of another release, before datasets are written. Returns whether there were
     /// any.
     pub(crate) async fn early(&self, pass: &Pass<'_>) -> Result<bool, PoolError> {
         let has_logs = self.has_logs();
         if has_logs {
-            self.flush_logs(pass.ctx, pass.tx, &pass.spa.pipeline)
-                .await?;
+            self.flush_logs(pass.ctx, pass.tx).await?;
         }
         Ok(has_logs)
     }

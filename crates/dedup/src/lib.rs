@@ -10,12 +10,16 @@
 //! | `dedup` | blocks with the same content, by checksum, found when they are written | ddt.c |
 //! | `clones` | blocks that files share because a range was cloned | brt.c |
 //! | `status` | what both save, for reports | ddt_stats.c |
+//! | `age` | which entries are the oldest, for `zpool ddtprune` | ddt.c: `ddt_prune_walk` |
+//! | `filter` | which keys a table has, in little memory | |
 //! | `forecast` | what tables would hold if all was deduplicated | zdb.c: `dump_simulated_ddt` |
 
 #![forbid(unsafe_code)]
 
+mod age;
 mod clones;
 mod dedup;
+mod filter;
 mod forecast;
 mod prefetch;
 mod status;
@@ -24,8 +28,9 @@ use std::sync::Arc;
 
 use spa::{Participant, Pass, Spa, Turn};
 
+pub use age::PruneBy;
 pub use clones::CloneTables;
-pub use dedup::{Dedup, QUOTA_AUTO, of_pool};
+pub use dedup::{Dedup, LogLimits, QUOTA_AUTO, of_pool};
 pub use forecast::{Forecast, Forecasted, Forecasting};
 pub use status::{CloneStatus, DedupStatus};
 
@@ -52,6 +57,10 @@ impl SharedBlocks {
 }
 
 impl Participant for SharedBlocks {
+    fn has_work(&self, _: &Spa) -> bool {
+        self.dedup.has_work()
+    }
+
     fn early<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
             if self.dedup.early(pass).await? {

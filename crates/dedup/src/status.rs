@@ -24,8 +24,11 @@ const LOG_HAS_CHECKPOINT: u64 = 2 << 8;
 /// Dedup tables of a pool, in sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DedupStatus {
-    /// Entries.
+    /// Entries, those in logs as the logs have them.
     pub entries: u64,
+    /// Entries in the tables' logs, which wait to be brought into the tables; among them are some
+    /// of what is to be removed there.
+    pub logged: u64,
     /// Space that the tables take.
     pub table_bytes: u64,
     /// Space that they would take in memory.
@@ -168,29 +171,33 @@ async fn load_logs(
     }
     // The one being flushed is the older one.
     heads.sort_by_key(|(head, _)| std::cmp::Reverse(head.info >> 8 & 1));
-    let mut entries: BTreeMap<[u64; 5], (DdtKey, DdtPhys)> = BTreeMap::new();
+    let mut entries: BTreeMap<[u64; 5], (DdtKey, DdtPhys, bool)> = BTreeMap::new();
     for (head, object) in heads {
         let block_bytes = u64::from(object.info().data_block_bytes).max(1);
         let flushed = (head.info & LOG_HAS_CHECKPOINT != 0).then_some(*head.checkpoint.words());
         let mut offset = 0;
         while offset < head.length_bytes {
             let block = object.read_bytes(offset, block_bytes as usize).await?;
-            if block.is_empty() {
+            let mut rest = &block[..];
+            if DdtLogRecord::decode(rest, Endian::Little)?.is_none() {
+                // Damaged: who opens the tables for writing says so.
                 break;
             }
-            let mut rest = &block[..];
             while let Some((record, length)) = DdtLogRecord::decode(rest, Endian::Little)? {
                 rest = rest.get(length.max(8)..).unwrap_or_default();
                 let words = *record.key.words();
                 if flushed.is_none_or(|flushed| words > flushed) {
-                    entries.insert(words, (record.key, record.value));
+                    let is_stored = record.storage == 0;
+                    entries.insert(words, (record.key, record.value, is_stored));
                 }
             }
             offset += block_bytes;
         }
     }
-    dedup.entries = dedup.entries.saturating_add(entries.len() as u64);
-    for (key, value) in entries.values() {
+    dedup.logged = dedup.logged.saturating_add(entries.len() as u64);
+    for (key, value, is_stored) in entries.values() {
+        let change = i64::from(references_of(value) > 0) - i64::from(*is_stored);
+        dedup.entries = dedup.entries.saturating_add_signed(change);
         let sum = entry_stat(key, value, allocator);
         if let Some(bucket) = sum.referenced_blocks.checked_ilog2() {
             dedup.histogram[bucket as usize].add(&sum);
@@ -221,4 +228,10 @@ pub(crate) fn entry_stat(key: &DdtKey, value: &DdtPhys, allocator: &Allocator) -
         });
     }
     sum
+}
+
+/// References of all blocks of an entry.
+pub(crate) fn references_of(value: &DdtPhys) -> u64 {
+    let used = value.places().iter().filter(|place| place.is_used());
+    used.fold(0, |sum, place| sum.saturating_add(place.references))
 }

@@ -29,7 +29,7 @@ pub enum MemoryUser {
     Datasets,
     /// Blocks that scrubs and resilvers have found and are about to read.
     ScanQueues,
-    /// Changes of dedup tables in the transaction group under way.
+    /// Changes of dedup tables: in the transaction group under way, and in the tables' logs.
     DedupChanges,
     /// Buffers of devices that are kept for reuse.
     SpareBuffers,

@@ -1,6 +1,7 @@
-//! What is asked of a pool about its caches: tables in memory before they are used, and how much
-//! cache devices may wear.
+//! What is asked of a pool about its caches and tables: tables in memory before they are used,
+//! dedup tables made smaller, and how much cache devices may wear.
 
+use dedup::{LogLimits, PruneBy};
 use l2arc::LevelOptions;
 
 use crate::{Pool, PoolError};
@@ -20,6 +21,24 @@ pub async fn prefetch_tables(pool: &Pool, dedup: bool, clones: bool) -> Result<u
         read_bytes += shared.clones.prefetch(pool.dsl().mos()).await?;
     }
     Ok(read_bytes)
+}
+
+/// Removes entries with one reference from the dedup tables, so that these get smaller
+/// (`zpool ddtprune`); how many these were. Being dropped ends it.
+///
+/// # Errors
+/// Of a pool that nothing may be written to; of reading, and of writing transaction groups.
+pub async fn prune_dedup(pool: &Pool, by: PruneBy) -> Result<u64, PoolError> {
+    let core = &pool.core;
+    core.check_writeable()?;
+    let now_seconds = core.world.clock.wall_ns() / 1_000_000_000;
+    let dedup = &core.shared_blocks.dedup;
+    dedup.prune(&core.txgs, now_seconds, by).await
+}
+
+/// Changes how far the logs of dedup tables grow.
+pub fn set_dedup_log_limits(pool: &Pool, limits: LogLimits) {
+    pool.core.shared_blocks.dedup.set_log_limits(limits);
 }
 
 /// What may be set of the cache devices of a pool.

@@ -73,10 +73,12 @@ pub use ::scan::{
     ErrorScrubStatus, ExpansionStatus, RebuildState, RebuildStatus, ScanFunction, ScanState,
     ScanStatus, ScrubCommand, ScrubNumbers,
 };
-pub use caches::{CacheDeviceOptions, prefetch_tables, set_cache_devices};
+pub use caches::{
+    CacheDeviceOptions, prefetch_tables, prune_dedup, set_cache_devices, set_dedup_log_limits,
+};
 pub use checkpoint::CheckpointStatus;
 pub use create::check_create;
-pub use dedup::{CloneStatus, DedupStatus, Forecasted, Forecasting};
+pub use dedup::{CloneStatus, DedupStatus, Forecasted, Forecasting, LogLimits, PruneBy};
 pub use discover::{FoundPool, FoundState, ScanSpec, found_in_cache, scan};
 pub use forecast::forecast_dedup;
 pub use layout::{device_sizes, device_use};

@@ -21,6 +21,7 @@ pub fn add_memory(pool: &Pool, uses: &mut MemoryUses) {
     uses.add(MemoryUser::Datasets, core.dsl.memory_bytes(), None);
     let scan_bytes = core.scans.scan.memory_bytes();
     uses.add(MemoryUser::ScanQueues, scan_bytes, None);
-    let dedup_bytes = core.pipeline.dedup().memory_bytes();
+    let tables_bytes = core.shared_blocks.dedup.memory_bytes();
+    let dedup_bytes = core.pipeline.dedup().memory_bytes() + tables_bytes;
     uses.add(MemoryUser::DedupChanges, dedup_bytes, None);
 }

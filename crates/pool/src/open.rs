@@ -646,7 +646,14 @@ async fn import_on(
     space.map_err(indispensable(name, "a record of free space"))?;
     let allocator = ground.pipeline.allocator();
     let read = async {
-        let saved = DedupStatus::load(&mos, allocator).await?;
+        let saved = match DedupStatus::load(&mos, allocator).await {
+            // Figures come from there, and nothing of what the datasets hold.
+            Err(error) if spec.read_only && error.is_damage() => {
+                tracing::warn!(%error, pool = name, "what dedup tables hold cannot be read");
+                DedupStatus::default()
+            }
+            saved => saved?,
+        };
         let tables = tables::load(&mos, &ground.tree).await?;
         let activities = Activities::load(name, &mos, &ground.tree).await;
         let rebuilds = Rebuilds::load(name, &mos, &ground.tree).await?;

@@ -1,8 +1,9 @@
 //! Torture with deduplication: small records, of few kinds, so that most blocks are shared and many
-//! entries come and go.
+//! entries come and go; logs of tables that are flushed a few entries at a time, so that there are
+//! always some left.
 
 use dataset::PropertyChange;
-use pool::Pool;
+use pool::{LogLimits, Pool};
 
 use crate::rng::Rng;
 use crate::torture::POOL;
@@ -21,6 +22,18 @@ pub async fn prepare(pool: &Pool, dedup: &str) -> Result<(), Failure> {
     let set = |name: &str, value: &str| (name.to_owned(), PropertyChange::Set(value.to_owned()));
     let changes = [set("dedup", dedup), set("recordsize", "4K")];
     Ok(pool.dsl().properties().set(POOL, &changes).await?)
+}
+
+/// Has logs written, and flushed in many small steps.
+pub fn limit_logs(pool: &Pool, seed: u64) {
+    let limits = LogLimits {
+        is_written: true,
+        entries_max: [None, Some(4), Some(12)][(seed % 3) as usize],
+        flushed_least: 1 + (seed % 4) as usize,
+        flushed_at_rest: 1 + (seed % 5) as usize,
+        active_txgs: 1 + seed % 3,
+    };
+    pool::set_dedup_log_limits(pool, limits);
 }
 
 /// Content of a file from `offset_bytes` on: records of which there are few kinds.

@@ -164,6 +164,8 @@ pub struct Outcome {
     pub log_blocks: u64,
     /// References to shared blocks that were seen after power cuts.
     pub shared_references: u64,
+    /// Entries in logs of dedup tables that were seen after power cuts.
+    pub logged_entries: u64,
     /// References to cloned blocks that were seen after power cuts.
     pub cloned_references: u64,
     /// Reads from a cache device.
@@ -754,6 +756,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
         if plan.passes {
             crate::passes::spawn(&sim.world(), &pool, Rng::new(rng.next_u64()));
         }
+        if plan.dedup.is_some() {
+            crate::dedup::limit_logs(&pool, plan.seed.wrapping_add(cycle.into()));
+        }
         let before = sim.counts();
         match plan.cut {
             Cut::At(op, count, how) => sim.cut_power_at(op, count, how),
@@ -853,6 +858,7 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             let report = patiently("inspection", report).await??;
             outcome.log_blocks += report.log_blocks;
             outcome.shared_references += report.shared_references;
+            outcome.logged_entries += report.logged_entries;
             outcome.cloned_references += report.cloned_references;
             if plan.autotrim && has_no_errors {
                 let older = patiently("older states", inspect_older(&sim, first));

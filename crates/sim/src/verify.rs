@@ -51,6 +51,8 @@ pub struct Report {
     pub log_blocks: u64,
     /// References that dedup tables count.
     pub shared_references: u64,
+    /// Entries of dedup tables that logs have.
+    pub logged_entries: u64,
     /// References that tables of cloned blocks count.
     pub cloned_references: u64,
     /// Blocks, also of intent logs, whose MACs were verified with their keys: those of datasets

@@ -1,13 +1,14 @@
 //! Dedup tables against the pointers that there are: every entry counts its references, every
-//! pointer with the D bit has an entry, statistics are the sums of the entries.
+//! pointer with the D bit has an entry, statistics are the sums of the entries. An entry that is in
+//! a log counts as that has it, and is not in the statistics; the log knows where else it is.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use codec::compress::decompress;
 use format::{
-    BlockPointer, Checksum, Compression, DdtClass, DdtKey, DdtPhys, DdtPlace, DdtStat, ObjectId,
-    decode_ddt_value_head,
+    BlockPointer, Checksum, Compression, DdtClass, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys,
+    DdtPlace, DdtStat, Endian, ObjectId, decode_ddt_value_head,
 };
 use object::{ObjectSet, Zap};
 use zio::pipeline::{DedupName, pointer_of_place};
@@ -68,7 +69,12 @@ impl Walk<'_> {
                 Some(id) => Zap::hold(mos, ObjectId::new(id)).await?,
                 None => root.clone(),
             };
-            let mut entries = 0;
+            let mut logged = match own {
+                Some(_) => logged_entries(mos, &holder, checksum).await?,
+                None => BTreeMap::new(),
+            };
+            let mut entries = logged.len();
+            self.report.logged_entries += logged.len() as u64;
             for class in DdtClass::ALL {
                 let name = format!("DDT-{checksum}-zap-{}", class.word());
                 let Some(id) = holder.lookup_u64(&name).await? else {
@@ -86,9 +92,19 @@ impl Walk<'_> {
                         checksum: kind,
                         key,
                     };
-                    self.entry(&name, class, &value, &mut references, &mut sum)
-                        .await?;
                     entries += 1;
+                    if let Some(record) = logged.remove(&words) {
+                        let says = (record.storage, usize::from(record.class));
+                        if says != (0, class.index()) {
+                            self.problem(format!("a log has {class:?} as {says:?}: {name:?}"));
+                        }
+                        let mut unused = DdtStat::default();
+                        self.entry(&name, None, &record.value, &mut references, &mut unused)
+                            .await?;
+                        continue;
+                    }
+                    self.entry(&name, Some(class), &value, &mut references, &mut sum)
+                        .await?;
                 }
                 let shown = match &statistics {
                     Some(statistics) => statistics.lookup(&name).await?,
@@ -103,6 +119,21 @@ impl Walk<'_> {
                     self.problem(format!("{name}: statistics are {total:?}, entries {sum:?}"));
                 }
             }
+            for (words, record) in logged {
+                let key = DdtKey::from_words(words);
+                let name = DedupName {
+                    checksum: kind,
+                    key,
+                };
+                if record.storage == 0 {
+                    self.problem(format!(
+                        "a log says what is in no table: {name:?} {record:?}"
+                    ));
+                }
+                let mut unused = DdtStat::default();
+                self.entry(&name, None, &record.value, &mut references, &mut unused)
+                    .await?;
+            }
             if own.is_some() && entries == 0 {
                 self.problem(format!("the dedup table of {checksum} is empty"));
             }
@@ -115,10 +146,11 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Compares an entry: of the ZAP of a class, or of a log.
     async fn entry(
         &mut self,
         name: &DedupName,
-        class: DdtClass,
+        class: Option<DdtClass>,
         value: &DdtPhys,
         references: &mut HashMap<Place, (u64, u64, BlockPointer)>,
         sum: &mut DdtStat,
@@ -145,7 +177,9 @@ impl Walk<'_> {
         }
         sum.referenced_blocks += total;
         self.report.shared_references += total;
-        if total == 0 || DdtClass::of_references(total) != class {
+        if let Some(class) = class
+            && (total == 0 || DdtClass::of_references(total) != class)
+        {
             self.problem(format!(
                 "an entry of {total} references is in class {class:?}: {name:?}"
             ));
@@ -167,4 +201,53 @@ fn value_of(stored: &[u8], flat: bool) -> Result<DdtPhys, Failure> {
         _ => rest.to_vec(),
     };
     Ok(DdtPhys::decode(&plain, endian)?)
+}
+
+/// What the logs of a table hold, less what is flushed: the last record of each key.
+async fn logged_entries(
+    mos: &Arc<ObjectSet>,
+    directory: &Zap,
+    checksum: &str,
+) -> Result<BTreeMap<[u64; 5], DdtLogRecord>, Failure> {
+    let mut logs = Vec::new();
+    for number in 0..2 {
+        let name = format!("DDT-log-{checksum}-{number}");
+        if let Some(id) = directory.lookup_u64(name).await? {
+            let object = mos.hold(ObjectId::new(id)).await?;
+            let head = DdtLogHeader::decode(&object.bonus(), Endian::Little)?;
+            logs.push((head, object));
+        }
+    }
+    let is_flushing = |head: &DdtLogHeader| head.info >> 8 & 1 != 0;
+    // The newer one comes last.
+    logs.sort_by_key(|(head, _)| !is_flushing(head));
+    let states: Vec<bool> = logs.iter().map(|(head, _)| is_flushing(head)).collect();
+    if !states.is_empty() && states != [true, false] {
+        return Err(format!("logs of {checksum} are being flushed: {states:?}").into());
+    }
+    let mut entries = BTreeMap::new();
+    for (head, object) in logs {
+        let has_checkpoint = head.info >> 9 & 1 != 0;
+        if has_checkpoint && !is_flushing(&head) {
+            return Err(format!("the active log of {checksum} has a checkpoint").into());
+        }
+        let block_bytes = u64::from(object.info().data_block_bytes);
+        let mut offset = 0;
+        while offset < head.length_bytes {
+            let block = object.read_bytes(offset, block_bytes as usize).await?;
+            let mut rest = &block[..];
+            while let Some((record, length)) = DdtLogRecord::decode(rest, Endian::Little)? {
+                rest = rest.get(length..).unwrap_or_default();
+                let words = *record.key.words();
+                if !has_checkpoint || words > *head.checkpoint.words() {
+                    entries.insert(words, record);
+                }
+            }
+            if rest.len() == block.len() {
+                return Err(format!("a log of {checksum} has no record at {offset}").into());
+            }
+            offset += block_bytes;
+        }
+    }
+    Ok(entries)
 }

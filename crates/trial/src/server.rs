@@ -577,7 +577,9 @@ async fn fill(target: &Target, trial: &Trial) -> Result<(), TrialError> {
     let mut rng = Rng::new(trial.seed);
     let set_bytes = trial.set_bytes();
     let piece_bytes = (trial.file_bytes()).unwrap_or(PIECE_BYTES.max(trial.set.block));
-    for offset in (0..set_bytes).step_by(piece_bytes as usize) {
+    let empty_bytes = set_bytes / 100 * u64::from(100 - trial.set.filled_percent);
+    let start = empty_bytes / piece_bytes * piece_bytes;
+    for offset in (start..set_bytes).step_by(piece_bytes as usize) {
         let bytes = piece_bytes.min(set_bytes - offset);
         target.write(offset, data(&mut rng, bytes), false).await?;
     }

@@ -146,6 +146,14 @@ pub struct Set {
     /// Each read of a file moves its access time on.
     #[serde(default)]
     pub atime: bool,
+    /// So much of it, in percent, is written before, at its end. Sequential loads begin at its
+    /// start, so that what they write is new until they come there.
+    #[serde(default = "all_percent")]
+    pub filled_percent: u32,
+}
+
+fn all_percent() -> u32 {
+    100
 }
 
 /// What the data is in.
@@ -358,6 +366,7 @@ impl Trial {
                 files: 0,
                 dedup: false,
                 atime: false,
+                filled_percent: all_percent(),
             },
             step,
         };
@@ -417,6 +426,9 @@ impl Trial {
         }
         if (self.set.kind == SetKind::Files) != (self.set.files > 0) {
             return refuse("set: files goes with kind = \"files\"".into());
+        }
+        if self.set.filled_percent > 100 || self.set.filled_percent < 100 && self.set.files > 0 {
+            return refuse("set: filled_percent: 0 to 100, of files all".into());
         }
         if self.set_bytes() < self.set.block.min(self.file_bytes().unwrap_or(u64::MAX)) {
             return refuse(format!(

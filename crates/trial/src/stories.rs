@@ -7,6 +7,7 @@ pub const STORIES: &[(&str, &str)] = &[
     ("seven", include_str!("../stories/seven.toml")),
     ("twenty", include_str!("../stories/twenty.toml")),
     ("dedup", include_str!("../stories/dedup.toml")),
+    ("dedup-8x", include_str!("../stories/dedup-8x.toml")),
     ("scrub", include_str!("../stories/scrub.toml")),
     ("log", include_str!("../stories/log.toml")),
     ("iometer", include_str!("../stories/iometer.toml")),

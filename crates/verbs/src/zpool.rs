@@ -6,9 +6,9 @@ use std::time::Duration;
 use api::{
     DeviceKind, DeviceSpec, Empty, EventKind, Failure, FailureKind, PoolHistory, Prefetched,
     Refusal, Settings, VdevLayout as ApiLayout, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate,
-    ZpoolCreateReply, ZpoolDestroy, ZpoolEventsClearReply, ZpoolEventsReply, ZpoolExport,
-    ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply, ZpoolPrefetch, ZpoolPrefetchReply,
-    ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    ZpoolCreateReply, ZpoolDdtPrune, ZpoolDdtPruneReply, ZpoolDestroy, ZpoolEventsClearReply,
+    ZpoolEventsReply, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply,
+    ZpoolPrefetch, ZpoolPrefetchReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
 };
 use dataset::DatasetError;
 use device::{BoxFuture, DeviceError, PathKind, Place, World};
@@ -668,6 +668,23 @@ pub fn zpool_prefetch<'a>(
         };
         let read_bytes = open.leaving(&doing, false, work).await?;
         Ok(ZpoolPrefetchReply { read_bytes })
+    })
+}
+
+/// `zpool ddtprune`: refused, as long as zdb and OpenZFS have not seen what it leaves
+/// ([`pool::prune_dedup`]).
+pub fn zpool_ddtprune<'a>(
+    pools: &'a Pools,
+    call: &'a ZpoolDdtPrune,
+) -> BoxFuture<'a, Result<ZpoolDdtPruneReply, Failure>> {
+    Box::pin(async move {
+        pools.get(&call.name)?;
+        let message = format!(
+            "cannot prune the dedup tables of '{}': this release does not do that; export the pool \
+             and prune them with OpenZFS",
+            call.name
+        );
+        Err(Failure::new(FailureKind::Unsupported, message))
     })
 }
 

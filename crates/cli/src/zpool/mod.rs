@@ -26,8 +26,8 @@ pub mod words;
 pub use get::source_text;
 
 use api::{
-    HistoryRecord, PoolHistory, Prefetched, ZpoolClear, ZpoolDestroy, ZpoolExport, ZpoolHistory,
-    ZpoolPrefetch, ZpoolSet, ZpoolStatus, ZpoolSync,
+    DdtPruned, HistoryRecord, PoolHistory, Prefetched, ZpoolClear, ZpoolDdtPrune, ZpoolDestroy,
+    ZpoolExport, ZpoolHistory, ZpoolPrefetch, ZpoolSet, ZpoolStatus, ZpoolSync,
 };
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value};
@@ -97,6 +97,8 @@ enum Command {
     Sync(Sync),
     /// Read tables of deduplicated and of cloned blocks into memory
     Prefetch(Prefetch),
+    /// Remove the oldest entries with one reference from dedup tables
+    Ddtprune(DdtPrune),
     /// Clear device errors, resume a suspended pool
     Clear(Clear),
     /// Print what pools told of, and what they tell
@@ -182,6 +184,33 @@ fn prefetched(text: &str) -> Result<Prefetched, String> {
         "ddt" => Ok(Prefetched::Ddt),
         "brt" => Ok(Prefetched::Brt),
         _ => Err("it is ddt or brt".into()),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("amount").required(true))]
+struct DdtPrune {
+    /// Entries that have not changed for so many days
+    #[arg(short, group = "amount", value_parser = clap::value_parser!(u32).range(1..))]
+    days: Option<u32>,
+    /// So many hundredths of the entries with one reference
+    #[arg(short, group = "amount", value_parser = clap::value_parser!(u8).range(1..=100))]
+    percent: Option<u8>,
+    pool: String,
+}
+
+impl DdtPrune {
+    fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        let what = match (self.days, self.percent) {
+            (Some(days), _) => DdtPruned::Days(days),
+            (None, percent) => DdtPruned::Percent(percent.unwrap_or_default()),
+        };
+        client.call(&ZpoolDdtPrune {
+            name: self.pool,
+            what,
+            command: typed,
+        })?;
+        Ok(())
     }
 }
 
@@ -286,6 +315,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
             })?;
             Ok(())
         }
+        Command::Ddtprune(prune) => prune.run(client, typed),
         Command::Clear(clear) => {
             if (clear.dry_run || clear.extreme) && !clear.rewind {
                 bail_usage!("-n or -X only meaningful with -F");

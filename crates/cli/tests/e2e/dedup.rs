@@ -289,5 +289,15 @@ fn tables_are_in_memory_when_they_were_prefetched() {
             .contains("ddt or brt")
     );
     assert!(server.fails("zpool prefetch none").contains("none"));
+    for words in ["-p 100 tank", "-d 1 tank"] {
+        let refused = server.fails(&format!("zpool ddtprune {words}"));
+        assert!(refused.contains("OpenZFS"), "{refused}");
+    }
+    let status = server.ok("zpool status -D tank");
+    assert!(status.contains("dedup: DDT entries 5120,"), "{status}");
+    for words in ["tank", "-d 1 -p 1 tank", "-p 101 tank", "-d 0 tank", "-p 1"] {
+        server.fails(&format!("zpool ddtprune {words}"));
+    }
+    assert!(server.fails("zpool ddtprune -p 1 none").contains("none"));
     server.ok("zpool destroy tank");
 }

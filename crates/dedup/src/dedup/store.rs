@@ -4,93 +4,93 @@
 use format::{Checksum, DdtClass, DdtPhys, DdtStat, ObjectId, ObjectType};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use spa::{PoolError, directory, features};
-use zio::pipeline::{DedupName, LiveEntry, pointer_of_place};
-use zio::{Pipeline, Tx};
+use zio::Tx;
+use zio::pipeline::{DedupName, LiveEntry, StoredEntry, pointer_of_place};
 
 use super::{
     BUCKETS, CHECKSUMS, Dedup, FLAG_FLAT, FLAG_LOG, Table, VERSION, directory_name, encode_value,
     sizes, zap_name,
 };
 use crate::DedupStatus;
-use crate::status::entry_stat;
+use crate::status::{entry_stat, references_of};
 
 /// log2 of the size of the ZAPs' blocks (`ddt_zap_default_bs`), and of their indirect blocks.
 const BLOCK_SHIFT: u8 = 15;
 
 impl Dedup {
-    /// Stores one changed entry, or removes it when it has no reference left. `counted`: the stored
-    /// one is in the statistics (what is in a log is not).
+    /// Stores one changed entry in the ZAP of its class, or removes it when it has no reference
+    /// left.
     pub(super) async fn store(
         &self,
         ctx: &SyncContext,
         tx: &Tx,
-        pipeline: &Pipeline,
-        name: DedupName,
+        name: &DedupName,
         entry: LiveEntry,
-        counted: bool,
     ) -> Result<(), PoolError> {
         let LiveEntry { stored, mut value } = entry;
-        let traditional = matches!(value, DdtPhys::Traditional(_));
-        let mut references = 0u64;
-        for (index, place) in value.places_mut().iter_mut().enumerate() {
-            if !place.is_used() {
-                continue;
-            }
-            // Extra copies of old releases are not kept.
-            let obsolete = traditional && index == 0;
-            if place.references > 0 && !obsolete {
-                references = references.saturating_add(place.references);
-                continue;
-            }
-            match pointer_of_place(&name, place) {
-                Ok(block) => pipeline.frees().free_space(ctx.txg, &block),
-                Err(error) => {
-                    tracing::error!(
-                        %error, checksum = %name.checksum,
-                        "an entry of a dedup table names an impossible place; its space is \
-                         lost until the pool is checked"
-                    );
-                }
-            }
-            *place = Default::default();
-        }
-        if let DdtPhys::Flat {
-            class_start_seconds,
-            ..
-        } = &mut value
-        {
-            *class_start_seconds = ctx.world.clock.wall_ns() / 1_000_000_000;
-        }
+        let_go(ctx, name, &mut value);
+        note_change(ctx, &mut value);
+        let mut from = stored.and_then(|stored| self.uncount(name, &stored));
+        self.put(ctx, tx, name, &mut from, &value).await
+    }
+
+    /// Takes an entry out of its ZAP's statistics, since it is to be changed; which ZAP that is.
+    pub(super) fn uncount(&self, name: &DedupName, stored: &StoredEntry) -> Option<DdtClass> {
+        let class = stored.class?;
+        let stat = entry_stat(&name.key, &stored.value, &self.allocator);
+        self.with_bucket(name.checksum.code(), class, &stat, DdtStat::subtract);
+        Some(class)
+    }
+
+    /// Puts an entry, which is counted nowhere, into the ZAP of its class, and takes it out of the
+    /// one in which it was, if that is another one. Without references it is only taken out. Where
+    /// that fails, nothing was done, or `from` says that it is in no ZAP any more.
+    pub(super) async fn put(
+        &self,
+        ctx: &SyncContext,
+        tx: &Tx,
+        name: &DedupName,
+        from: &mut Option<DdtClass>,
+        value: &DdtPhys,
+    ) -> Result<(), PoolError> {
         let code = name.checksum.code();
+        let references = references_of(value);
         let class = DdtClass::of_references(references);
-        if let Some(stored) = stored {
-            if counted {
-                let stat = entry_stat(&name.key, &stored.value, &self.allocator);
-                self.with_bucket(code, stored.class, &stat, DdtStat::subtract);
-            }
-            if references == 0 || stored.class != class {
-                let zap = self.zap(code, stored.class);
-                if let Some(zap) = zap {
-                    zap.remove_u64_key(tx, name.key.words()).await?;
+        if let Some(old) = *from
+            && (references == 0 || old != class)
+        {
+            if let Some(zap) = self.zap(code, old) {
+                match zap.remove_u64_key(tx, name.key.words()).await {
+                    // A damaged log said that it is there; to stop for that would help nobody.
+                    Err(error) if error.is_not_found() => {
+                        tracing::warn!(%error, "an entry is not in its dedup table");
+                    }
+                    removed => removed?,
                 }
-                self.touch(code);
             }
+            *from = None;
+            self.touch(code);
         }
         if references > 0 {
             let zap = self.make_zap(ctx, tx, name.checksum, class).await?;
-            zap.update_u64_key(tx, name.key.words(), encode_value(&value))
+            // Before it is there, it is known.
+            if let Some(table) = self.tables.write().get_mut(&code) {
+                table.known.add(name.key.words());
+            }
+            zap.update_u64_key(tx, name.key.words(), encode_value(value))
                 .await?;
-            let stat = entry_stat(&name.key, &value, &self.allocator);
+            let stat = entry_stat(&name.key, value, &self.allocator);
             self.with_bucket(code, class, &stat, DdtStat::add);
         }
         Ok(())
     }
 
-    fn zap(&self, code: u8, class: DdtClass) -> Option<Zap> {
+    pub(super) fn zap(&self, code: u8, class: DdtClass) -> Option<Zap> {
         self.tables.read().get(&code)?.zaps[class.index()].clone()
     }
 
-    fn touch(&self, code: u8) {
+    /// Has the statistics of a table written, or the table destroyed if it is empty.
+    pub(super) fn touch(&self, code: u8) {
         if let Some(table) = self.tables.write().get_mut(&code) {
             table.touched = true;
         }
@@ -114,8 +114,45 @@ impl Dedup {
         }
     }
 
-    /// The ZAP of a class; made when it is not there, and so are the table and the statistics
-    /// (`ddt_object_create`, `ddt_create_dir`).
+    /// A table, made when it is not there, and so are the statistics (`ddt_create_dir`); its own
+    /// directory, if it has one.
+    pub(super) async fn make_table(
+        &self,
+        ctx: &SyncContext,
+        tx: &Tx,
+        checksum: Checksum,
+    ) -> Result<Option<ObjectId>, PoolError> {
+        let code = checksum.code();
+        let known = self
+            .tables
+            .read()
+            .get(&code)
+            .map(|table| table.own_directory);
+        if let Some(own) = known {
+            return Ok(own);
+        }
+        let root = Zap::hold(&self.mos, ObjectId::POOL_DIRECTORY).await?;
+        let statistics = root.lookup_u64(directory::DDT_STATISTICS).await?;
+        if statistics.is_none() {
+            let zap = Zap::create(&self.mos, tx, ZapOptions::new(ObjectType::DDT_STATS)).await?;
+            root.add_u64(tx, directory::DDT_STATISTICS, zap.id().get())
+                .await?;
+        }
+        let table = match self.is_fast_enabled() {
+            true => Table {
+                flat: true,
+                is_logged: true,
+                own_directory: Some(self.make_directory(ctx, tx, &root, checksum).await?),
+                ..Table::default()
+            },
+            false => Table::default(),
+        };
+        let own = table.own_directory;
+        self.tables.write().insert(code, table);
+        Ok(own)
+    }
+
+    /// The ZAP of a class; made when it is not there, and so is the table (`ddt_object_create`).
     async fn make_zap(
         &self,
         ctx: &SyncContext,
@@ -127,37 +164,7 @@ impl Dedup {
         if let Some(zap) = self.zap(code, class) {
             return Ok(zap);
         }
-        let root = Zap::hold(&self.mos, ObjectId::POOL_DIRECTORY).await?;
-        let statistics = root.lookup_u64(directory::DDT_STATISTICS).await?;
-        if statistics.is_none() {
-            let zap = Zap::create(&self.mos, tx, ZapOptions::new(ObjectType::DDT_STATS)).await?;
-            root.add_u64(tx, directory::DDT_STATISTICS, zap.id().get())
-                .await?;
-        }
-        let known = self
-            .tables
-            .read()
-            .get(&code)
-            .map(|table| table.own_directory);
-        let own = match known {
-            Some(own) => own,
-            None if self.is_fast_enabled() => {
-                let own = self.make_directory(ctx, tx, &root, checksum).await?;
-                self.tables.write().insert(
-                    code,
-                    Table {
-                        flat: true,
-                        own_directory: Some(own),
-                        ..Table::default()
-                    },
-                );
-                Some(own)
-            }
-            None => {
-                self.tables.write().insert(code, Table::default());
-                None
-            }
-        };
+        let own = self.make_table(ctx, tx, checksum).await?;
         let mut flags = Zap::FLAG_HASH64 | Zap::FLAG_UINT64_KEY;
         if checksum.is_dedup() {
             flags |= Zap::FLAG_PRE_HASHED_KEY;
@@ -229,11 +236,17 @@ impl Dedup {
             for zap in zaps.iter().flatten() {
                 count += zap.count().await?;
             }
-            if touched && count == 0 && !self.has_log_entries(code) {
+            let (in_logs, unstored) = self.logged(code);
+            if touched && count == 0 && in_logs == 0 {
                 self.destroy(ctx, tx, &root, &statistics, checksum).await?;
                 continue;
             }
+            status.logged = status.logged.saturating_add(in_logs);
+            count = count.saturating_add_signed(unstored);
             status.entries = status.entries.saturating_add(count);
+            if let Some(table) = self.tables.read().get(&code) {
+                table.logs.add_to(&mut status.histogram);
+            }
             for class in DdtClass::ALL {
                 if zaps[class.index()].is_none() {
                     continue;
@@ -294,10 +307,48 @@ impl Dedup {
         Ok(())
     }
 
-    fn has_log_entries(&self, code: u8) -> bool {
+    /// Entries in a table's logs, and how many more entries there are with them than are in the
+    /// ZAPs.
+    fn logged(&self, code: u8) -> (u64, i64) {
         let tables = self.tables.read();
-        tables
-            .get(&code)
-            .is_some_and(|table| !table.logs.are_empty())
+        let Some(table) = tables.get(&code) else {
+            return (0, 0);
+        };
+        let in_file = u64::from(self.has_logs() && !table.logs.are_empty());
+        (in_file.max(table.logs.len() as u64), table.logs.unstored())
+    }
+}
+
+/// Frees the blocks of an entry that nothing refers to any more; extra copies of old releases are
+/// not kept.
+pub(super) fn let_go(ctx: &SyncContext, name: &DedupName, value: &mut DdtPhys) {
+    let traditional = matches!(value, DdtPhys::Traditional(_));
+    for (index, place) in value.places_mut().iter_mut().enumerate() {
+        let obsolete = traditional && index == 0;
+        if !place.is_used() || place.references > 0 && !obsolete {
+            continue;
+        }
+        match pointer_of_place(name, place) {
+            Ok(block) => ctx.pipeline.frees().free_space(ctx.txg, &block),
+            Err(error) => {
+                tracing::error!(
+                    %error, checksum = %name.checksum,
+                    "an entry of a dedup table names an impossible place; its space is lost until \
+                     the pool is checked"
+                );
+            }
+        }
+        *place = Default::default();
+    }
+}
+
+/// Notes in a flat entry that it is changed now: `zpool ddtprune` goes by that.
+pub(super) fn note_change(ctx: &SyncContext, value: &mut DdtPhys) {
+    if let DdtPhys::Flat {
+        class_start_seconds,
+        ..
+    } = value
+    {
+        *class_start_seconds = ctx.world.clock.wall_ns() / 1_000_000_000;
     }
 }

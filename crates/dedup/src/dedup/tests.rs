@@ -1,8 +1,9 @@
 //! Values as ZAPs hold them, and names. The rest is tested on whole pools (`tests/dedup.rs`, and in
 //! crate `sim`).
 
-use format::{DdtPlace, Dva, Txg, VdevId};
+use format::{DdtKey, DdtLogRecord, DdtPlace, Dva, Endian, Txg, VdevId};
 
+use super::log::Logged;
 use super::*;
 
 fn place(references: u64) -> DdtPlace {
@@ -44,6 +45,25 @@ fn damaged_values_are_errors() {
         for flat in [true, false] {
             assert!(decode_value(id, stored, flat).is_err(), "{stored:?}");
         }
+    }
+}
+
+#[test]
+fn records_say_in_which_zap_an_entry_is() {
+    let key = DdtKey::from_words([1, 2, 3, 4, 5]);
+    let classes = DdtClass::ALL.map(Some);
+    for class in classes.into_iter().chain([None]) {
+        let value = DdtPhys::Flat {
+            place: place(2),
+            class_start_seconds: 9,
+        };
+        let logged = Logged { class, value };
+        let record = logged.record(key);
+        let (found, length) = DdtLogRecord::decode(&record.encode(), Endian::Little)
+            .unwrap()
+            .unwrap();
+        assert_eq!((length, &found), (120, &record));
+        assert_eq!(Logged::of_record(found), logged);
     }
 }
 

@@ -13,7 +13,10 @@ use dataset::{Dataset, DatasetError, DirtyEstimate, ListOptions, PropertyChange}
 use device::World;
 use format::{ObjectId, ObjectType};
 use object::{NewObject, Object};
-use pool::{FeatureChoice, FeatureState, ImportSpec, Pool, VdevLayout};
+use pool::{
+    FeatureChoice, FeatureState, ImportSpec, LeafSpec, LogLimits, Pool, PruneBy, VdevLayout,
+};
+use zio::SharedCache;
 
 const KIB: usize = 1 << 10;
 
@@ -26,6 +29,17 @@ fn refcount(pool: &Pool) -> (FeatureState, u64) {
     (feature.state, feature.refcount)
 }
 
+/// Brings what is in logs into the tables.
+async fn flush(pool: &Pool) {
+    for _ in 0..100 {
+        if pool.status().dedup.logged == 0 {
+            return;
+        }
+        pool.sync().await.expect("sync");
+    }
+    panic!("logs are never flushed");
+}
+
 /// Imports, does something, exports, and asks zdb.
 async fn session<T>(
     world: &World,
@@ -33,12 +47,25 @@ async fn session<T>(
     name: &str,
     work: impl AsyncFnOnce(&Arc<Pool>) -> T,
 ) -> T {
+    session_with(world, dir, name, None, work).await
+}
+
+/// The same with a cache of its own.
+async fn session_with<T>(
+    world: &World,
+    dir: &Path,
+    name: &str,
+    cache: Option<Arc<SharedCache>>,
+    work: impl AsyncFnOnce(&Arc<Pool>) -> T,
+) -> T {
     let found = find(world, dir).await;
     let mut spec = ImportSpec::new(found, host());
     spec.force = true;
+    spec.cache = cache;
     let pool = Pool::import(world, spec).await.expect("import");
     let out = work(&pool).await;
     pool.sync().await.expect("sync");
+    flush(&pool).await;
     let status = pool.status().dedup;
     let shown = (status.entries, nice(status.total().referenced_blocks));
     pool.export(false).await.expect("export");
@@ -154,7 +181,7 @@ async fn golden_is_used_up(name: &str) {
     let dir = unpack(&golden, name, images.path());
     let world = World::system(2);
     let pool_name = name.to_owned();
-    // The import alone flushes logs.
+    // With an import and no change, logs are flushed soon.
     let (entries, snapshots) = session(&world, &dir, name, async |pool| {
         let names = heads(pool).await;
         (pool.status().dedup.entries, names)
@@ -216,6 +243,7 @@ async fn golden_is_used_up(name: &str) {
             pool.sync().await.expect("sync");
         }
         pool.sync().await.expect("sync");
+        flush(pool).await;
         (
             heads(pool).await,
             pool.status().dedup.entries,
@@ -263,7 +291,7 @@ dd if=/dev/urandom of=s2 bs=4k count=50 conv=notrunc status=none; rm s1; zpool s
 cd /; zpool export logs
 ";
 
-/// Logs that OpenZFS left are flushed in steps by the import.
+/// Logs that OpenZFS left are flushed soon by who imports the pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logs_of_openzfs_are_flushed() {
     let Some(peer) = Peer::find() else { return };
@@ -278,7 +306,10 @@ async fn logs_of_openzfs_are_flushed() {
     assert_eq!(logged.count(), 2, "{before}");
     let (_, references) = entries_by_zdb(images.path(), "logs");
     let world = World::system(2);
-    let entries = session(&world, images.path(), "logs", async |pool| {
+    // Memory has no room for what is in them: they are flushed whole by the import.
+    let little = Some(SharedCache::new(64 << 10));
+    let entries = session_with(&world, images.path(), "logs", little, async |pool| {
+        assert_eq!(pool.status().dedup.logged, 0);
         let status = pool.status().dedup;
         assert_eq!(nice(status.total().referenced_blocks), references);
         assert_eq!(status.entries, status.total().blocks);
@@ -314,6 +345,7 @@ cd /; zpool export logs
             object.free_range(&tx, 0, u64::MAX).await.expect("free");
         }
         pool.sync().await.expect("sync");
+        flush(pool).await;
         assert_eq!(pool.status().dedup.entries, 0);
         assert_eq!(refcount(pool).1, 0);
     })
@@ -331,7 +363,13 @@ impl Ground {
     async fn new(fast: bool, dedup: &str, more: &[(&str, &str)]) -> (Self, Arc<Pool>) {
         let world = World::system(2);
         let images = Images::new();
-        let leaves = images.make(2, 512);
+        let leaves = images.make(2, 512).into_iter();
+        // Disks, as which the real OpenZFS has them.
+        let leaves = leaves.map(|leaf| LeafSpec {
+            is_file: false,
+            ..leaf
+        });
+        let leaves = leaves.collect();
         let mut spec = spec("tank", vec![normal(VdevLayout::Mirror(leaves))]);
         if !fast {
             spec.properties = vec![("feature@fast_dedup".into(), "disabled".into())];
@@ -457,6 +495,7 @@ async fn stored_once(fast: bool, dedup: &str, more: &[(&str, &str)]) {
             .await
             .expect("destroy");
         pool.sync().await.expect("sync");
+        flush(pool).await;
         assert_eq!(pool.status().dedup.entries, 0);
         assert_eq!(refcount(pool).1, 0);
     })
@@ -592,6 +631,7 @@ async fn random_work(fast: bool, seed: u64) {
             free_objects(&dataset, &[*id]).await;
         }
         pool.sync().await.expect("sync");
+        flush(pool).await;
         assert_eq!(pool.status().dedup.entries, 0);
         assert_eq!(refcount(pool).1, 0);
     })
@@ -616,4 +656,222 @@ async fn random_work_agrees_with_zdb() {
     for seed in seeds {
         random_work(seed % 2 == 0, seed * 7919).await;
     }
+}
+
+/// Limits by which a few entries are flushed with each txg, so that most of what is written in a
+/// moment stays in logs.
+const SMALL_STEPS: LogLimits = LogLimits {
+    is_written: true,
+    entries_max: None,
+    flushed_least: 3,
+    flushed_at_rest: 3,
+    active_txgs: 1,
+};
+
+/// What objects of a pool hold: by name of the dataset and number, kinds of [`pattern`].
+type Kinds = Vec<(ObjectId, Vec<u64>)>;
+
+/// Writes so that both logs hold changes, removals among them, and one is flushed in part.
+async fn fill_logs(pool: &Pool) -> Kinds {
+    pool::set_dedup_log_limits(pool, SMALL_STEPS);
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let mut out = Kinds::new();
+    for round in 0..6 {
+        let object = new_object(&dataset, 16 * KIB).await;
+        let kinds: Vec<u64> = (0..20).map(|block| round * 12 + block).collect();
+        for (block, kind) in kinds.iter().enumerate() {
+            put(&dataset, &object, block as u64, pattern(*kind)).await;
+        }
+        out.push((object.id(), kinds));
+        if round == 3 {
+            let (gone, _) = out.remove(1);
+            drop(object);
+            free_objects(&dataset, &[gone]).await;
+        }
+        pool.sync().await.expect("sync");
+    }
+    out
+}
+
+async fn check_kinds(pool: &Pool, kinds: &[(ObjectId, Vec<u64>)]) {
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    for (id, kinds) in kinds {
+        let object = dataset.objset().hold(*id).await.expect("hold");
+        for (block, kind) in kinds.iter().enumerate() {
+            let data = object.read_bytes((block * 16 * KIB) as u64, 16 * KIB).await;
+            assert!(data.expect("read") == pattern(*kind), "{id} block {block}");
+        }
+    }
+}
+
+/// References that are in the tables, as they must be.
+fn references(kinds: &[(ObjectId, Vec<u64>)]) -> u64 {
+    kinds.iter().map(|(_, kinds)| kinds.len() as u64).sum()
+}
+
+/// Goal: logs are right while there is something in them, for us and for zdb. Method: logs that are
+/// flushed slowly; zdb on the pool as it is exported, and a second import.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_hold_what_is_not_in_the_tables() {
+    let (ground, pool) = Ground::new(true, "on", &[]).await;
+    let kinds = fill_logs(&pool).await;
+    let status = pool.status().dedup;
+    assert!(status.logged > 20, "{status:?}");
+    assert_eq!(status.total().referenced_blocks, references(&kinds));
+    assert_eq!(status.entries, status.total().blocks);
+    pool.export(false).await.expect("export");
+    let dir = ground.images.path();
+    zdb_is_clean(dir, "tank");
+    let text = zdb(dir, "tank", &["-DD"]);
+    assert!(text.contains("[FLUSHING CHECKPOINT]"), "{text}");
+    assert_eq!(entries_by_zdb(dir, "tank").1, nice(references(&kinds)));
+    let found = find(&ground.world, dir).await;
+    let pool = Pool::import(&ground.world, ImportSpec::new(found, host()))
+        .await
+        .expect("import");
+    assert_eq!(pool.status().dedup.entries, status.entries);
+    check_kinds(&pool, &kinds).await;
+    flush(&pool).await;
+    let flushed = pool.status().dedup;
+    assert_eq!(flushed.entries, status.entries);
+    assert_eq!(flushed.total(), status.total());
+    pool.export(false).await.expect("export");
+    assert_eq!(
+        entries_by_zdb(dir, "tank"),
+        (status.entries, nice(references(&kinds)))
+    );
+    zdb_is_clean(dir, "tank");
+}
+
+/// Writes to the pool as OpenZFS does, so that logs hold changes on both sides.
+const GO_ON_WITH_LOGS: &str = r"set -euo pipefail
+cd /sys/module/zfs/parameters
+echo 5 >zfs_dedup_log_flush_entries_min; echo 1 >zfs_dedup_log_flush_min_time_ms
+echo 3 >zfs_dedup_log_txg_max
+zpool import -d /dev/disk/peer -N tank
+zfs create -o mountpoint=/more -o recordsize=16K -o compression=off tank/more
+cd /more
+for i in 1 2 3 4; do
+  head -c 300000 /dev/urandom >r$i; [ $i = 1 ] || cp --reflink=never r1 s$i; zpool sync tank
+done
+rm r2 s3; zpool sync tank
+zpool scrub -w tank; zpool status tank | grep 'with 0 errors'
+# A scrub flushes logs first.
+for i in 5 6 7; do
+  head -c 600000 /dev/urandom >r$i; cp --reflink=never r3 t$i; zpool sync tank
+done
+rm r4; zpool sync tank
+cd /; zpool export tank
+";
+
+/// Goal: OpenZFS goes on with our logs, and we with its. Method: a pool with logs in the middle goes
+/// to OpenZFS, which writes to it and scrubs, and comes back.
+async fn logs_go_to_openzfs_and_back(peer: Option<Peer>) {
+    let Some(peer) = peer else { return };
+    let (ground, pool) = Ground::new(true, "on", &[]).await;
+    let kinds = fill_logs(&pool).await;
+    assert!(pool.status().dedup.logged > 20);
+    pool.export(false).await.expect("export");
+    let dir = ground.images.path();
+    run_in_peer(&peer, dir, GO_ON_WITH_LOGS);
+    let text = zdb(dir, "tank", &["-DD"]);
+    let is_logged = |line: &str| line.starts_with("DDT-log-") && !line.ends_with("entries=0");
+    assert!(text.lines().any(is_logged), "{text}");
+    session(&ground.world, dir, "tank", async |pool| {
+        check_kinds(pool, &kinds).await;
+        let found = fill_logs(pool).await;
+        check_kinds(pool, &found).await;
+    })
+    .await;
+    session(&ground.world, dir, "tank", async |pool| {
+        pool.dsl()
+            .destroyer()
+            .destroy("tank/more")
+            .await
+            .expect("destroy");
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        for object in data_objects(&dataset).await {
+            let tx = dataset.assign(DirtyEstimate::free()).await.expect("assign");
+            object.free_range(&tx, 0, u64::MAX).await.expect("free");
+        }
+        drop(dataset);
+        while pool.dsl().destroyer().freeing_bytes() > 0 {
+            pool.sync().await.expect("sync");
+        }
+        pool.sync().await.expect("sync");
+        flush(pool).await;
+        assert_eq!(pool.status().dedup.entries, 0);
+        assert_eq!(refcount(pool).1, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_go_to_openzfs_2_3_and_back() {
+    logs_go_to_openzfs_and_back(Peer::find()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_go_to_openzfs_2_4_and_back() {
+    logs_go_to_openzfs_and_back(Peer::find_2_4()).await;
+}
+
+/// Goal: entries that are pruned are gone, their blocks are there, and are freed like others.
+/// Method: blocks that are there once and twice; the same data again; then all is freed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pruned_entries_leave_their_blocks() {
+    let (ground, pool) = Ground::new(true, "on", &[]).await;
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let one = new_object(&dataset, 16 * KIB).await;
+    let two = new_object(&dataset, 16 * KIB).await;
+    for kind in 0..40 {
+        put(&dataset, &one, kind, pattern(kind)).await;
+    }
+    for kind in 0..10 {
+        put(&dataset, &two, kind, pattern(kind)).await;
+    }
+    pool.sync().await.expect("sync");
+    flush(&pool).await;
+    let an_hour = PruneBy::Age { seconds: 3600 };
+    assert_eq!(pool::prune_dedup(&pool, an_hour).await.expect("prune"), 0);
+    assert_eq!(pool.status().dedup.entries, 40);
+    let half = PruneBy::Percent(50);
+    assert_eq!(pool::prune_dedup(&pool, half).await.expect("prune"), 15);
+    assert_eq!(pool.status().dedup.entries, 25);
+    let all = PruneBy::Percent(100);
+    assert_eq!(pool::prune_dedup(&pool, all).await.expect("prune"), 15);
+    let status = pool.status().dedup;
+    assert_eq!((status.entries, status.total().referenced_blocks), (10, 20));
+    // What is written again is a new block, and only that is shared from now on.
+    let again = new_object(&dataset, 16 * KIB).await;
+    for kind in 0..40 {
+        put(&dataset, &again, kind, pattern(kind)).await;
+    }
+    pool.sync().await.expect("sync");
+    assert_eq!(pool.status().dedup.total().referenced_blocks, 60);
+    let ids = [one.id(), two.id(), again.id()];
+    drop((one, two, again, dataset));
+    pool.export(false).await.expect("export");
+    let (world, dir) = (&ground.world, ground.images.path());
+    zdb_is_clean(dir, "tank");
+    session(world, dir, "tank", async |pool| {
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        free_objects(&dataset, &ids[..1]).await;
+        pool.sync().await.expect("sync");
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        let again = dataset.objset().hold(ids[2]).await.expect("hold");
+        for kind in 0..40 {
+            let data = again.read_bytes(kind * 16 * KIB as u64, 16 * KIB).await;
+            assert!(data.expect("read") == pattern(kind), "block {kind}");
+        }
+    })
+    .await;
+    session(world, dir, "tank", async |pool| {
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        free_objects(&dataset, &ids[1..]).await;
+        pool.sync().await.expect("sync");
+        flush(pool).await;
+        assert_eq!(pool.status().dedup.entries, 0);
+    })
+    .await;
 }

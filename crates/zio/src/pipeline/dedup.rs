@@ -75,8 +75,8 @@ impl DedupName {
 /// An entry as a table has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEntry {
-    /// In which of the table's ZAPs.
-    pub class: DdtClass,
+    /// In which of the table's ZAPs; `None` when it is in the table's log and in no ZAP yet.
+    pub class: Option<DdtClass>,
     /// Its value.
     pub value: DdtPhys,
 }
@@ -224,6 +224,8 @@ impl Dedup {
             let Some(list) = frees.get_mut(&txg) else {
                 return Ok(0);
             };
+            // In the order of the tables: those of a leaf come together, and it is read once.
+            list.sort_unstable_by_key(BlockPointer::checksum);
             let rest = list.len().saturating_sub(limit);
             let taken = list.split_off(rest);
             if list.is_empty() {

@@ -107,7 +107,7 @@ impl Ground {
             if references == 0 {
                 entries.remove(&name);
             } else {
-                let class = DdtClass::of_references(references);
+                let class = Some(DdtClass::of_references(references));
                 let value = entry.value;
                 entries.insert(name, StoredEntry { class, value });
             }

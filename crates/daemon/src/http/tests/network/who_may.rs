@@ -161,6 +161,7 @@ const MAY: &str = "
 /v1/zpool/checkpoint oa
 /v1/zpool/clear oa
 /v1/zpool/create a
+/v1/zpool/ddtprune oa
 /v1/zpool/destroy a
 /v1/zpool/detach oa
 /v1/zpool/events oa

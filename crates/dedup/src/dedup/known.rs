@@ -1,0 +1,140 @@
+//! Which entries a table has, without reading it: new data is not looked for in vain.
+//!
+//! A block that is new to a table is in none of its ZAPs. To find that out, a table that is larger
+//! than memory would be read for each of them, a leaf from a random place. A filter in memory
+//! ([`crate::filter`]) says of nearly all of them that they are not there. It takes less than a
+//! hundredth of the table.
+//!
+//! When a txg changes a table that has none, a filter is begun, and with each such txg a part of
+//! the table is read into it, in syncing context: so nothing changes the ZAPs meanwhile. What is
+//! put into a ZAP goes into the filter before, from its beginning on. When all ZAPs were read, each
+//! of their keys is in the filter, and it may be asked. It hears nothing of what is removed. When
+//! more was added than it has room for, another one takes its place.
+//!
+//! That a key is wrongly said to be missing would be the end of a block's count of references. So
+//! a ZAP of which any part cannot be read has no filter.
+//!
+//! # Crash
+//! It is in memory only.
+
+use std::time::Duration;
+
+use object::{SyncContext, ZapCursor};
+use spa::PoolError;
+use zio::pipeline::may_fail;
+
+use super::Dedup;
+use crate::filter::{Filter, Known};
+
+/// Entries of a table that are read at a time.
+const READ_STEP: usize = 2_000;
+/// How long a table is read in one txg.
+const TIME: Duration = Duration::from_millis(500);
+/// Keys for which a filter has room at least.
+const KEYS_LEAST: u64 = 16 << 10;
+/// What a filter may take of the memory for the cache, beside it: one part in so many.
+const MEMORY_PART: u64 = 8;
+
+impl Dedup {
+    /// Reads a part of a table into its filter, in syncing context.
+    ///
+    /// # Errors
+    /// Of reading the ZAPs' heads.
+    pub(super) async fn learn(&self, ctx: &SyncContext, code: u8) -> Result<(), PoolError> {
+        let (zaps, at) = {
+            let tables = self.tables.read();
+            let Some(table) = tables.get(&code) else {
+                return Ok(());
+            };
+            let at = match &table.known {
+                Known::Nothing => None,
+                Known::Part(_, at) => Some(*at),
+                Known::All(_) | Known::Never => return Ok(()),
+            };
+            (table.zaps.clone(), at)
+        };
+        let mut at = match at {
+            Some(at) => at,
+            None => {
+                let mut count = 0_u64;
+                for zap in zaps.iter().flatten() {
+                    count = count.saturating_add(zap.count().await?);
+                }
+                let Some(keys) = self.keys_for(count) else {
+                    return Ok(());
+                };
+                let begin = (0, ZapCursor::START);
+                self.set_known(code, Known::Part(Filter::new(keys), begin));
+                begin
+            }
+        };
+        let until = ctx.world.clock.monotonic_ns() + TIME.as_nanos() as u64;
+        while let Some(zap) = zaps.get(at.0) {
+            let entries = match zap {
+                Some(zap) => may_fail(zap.entries(at.1, READ_STEP)).await,
+                None => Ok(Vec::new()),
+            };
+            let keys = entries.map(|entries| {
+                at = match entries.last() {
+                    Some(last) => (at.0, last.next),
+                    None => (at.0 + 1, ZapCursor::START),
+                };
+                let keys = entries
+                    .iter()
+                    .map(|entry| <[u64; 5]>::try_from(entry.key_words()));
+                keys.collect::<Result<Vec<[u64; 5]>, _>>()
+            });
+            match keys {
+                Ok(Ok(keys)) => self.add_known(code, &keys, at),
+                Ok(Err(_)) => self.set_known(code, Known::Never),
+                Err(error) => {
+                    tracing::warn!(%error, "a dedup table cannot be read whole");
+                    self.set_known(code, Known::Never);
+                }
+            }
+            let is_over = ctx.world.clock.monotonic_ns() >= until;
+            if is_over || !self.is_learning(code) {
+                return Ok(());
+            }
+        }
+        if let Some(table) = self.tables.write().get_mut(&code) {
+            table.known = match std::mem::take(&mut table.known) {
+                Known::Part(filter, _) => Known::All(filter),
+                other => other,
+            };
+        }
+        Ok(())
+    }
+
+    /// For how many keys a filter of a table with so many has room; `None` where memory has not.
+    fn keys_for(&self, count: u64) -> Option<u64> {
+        let room_bytes = self.cache.limit_bytes() / MEMORY_PART;
+        let wanted = count.saturating_mul(2).max(KEYS_LEAST);
+        let enough = count.saturating_add(count / 8).max(KEYS_LEAST);
+        let sizes = [wanted, wanted / 4 * 3, enough];
+        let fits = |keys: &u64| *keys >= enough && Filter::bytes_for(*keys) <= room_bytes;
+        sizes.into_iter().find(fits)
+    }
+
+    fn is_learning(&self, code: u8) -> bool {
+        let tables = self.tables.read();
+        let table = tables.get(&code);
+        table.is_some_and(|table| matches!(table.known, Known::Part(..)))
+    }
+
+    fn set_known(&self, code: u8, known: Known) {
+        if let Some(table) = self.tables.write().get_mut(&code) {
+            table.known = known;
+        }
+    }
+
+    /// Adds keys that were read, up to a place.
+    fn add_known(&self, code: u8, keys: &[[u64; 5]], to: (usize, ZapCursor)) {
+        if let Some(table) = self.tables.write().get_mut(&code) {
+            keys.iter().for_each(|key| table.known.add(key));
+            if let Known::Part(_, at) = &mut table.known {
+                *at = to;
+            }
+        }
+    }
+}

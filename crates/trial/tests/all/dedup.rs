@@ -1,0 +1,25 @@
+//! Goal: new data goes to a pool whose dedup table is eight times as large as its memory at a rate
+//! that bears comparison with that of the same pool without deduplication. Method: the trial
+//! `dedup-8x`, with `MILLPOND_LONG=1` alone: it takes minutes.
+
+use trial::{Told, Trials, run_all, story};
+
+fn rate(told: &Told, server: &str) -> f64 {
+    let mut servers = told.servers.iter();
+    let report = servers.find(|report| report.server == server).unwrap();
+    report.steps[0].rate.unwrap()
+}
+
+#[test]
+fn new_data_does_not_wait_for_a_table_that_is_larger_than_memory() {
+    if std::env::var_os("MILLPOND_LONG").is_none() {
+        return;
+    }
+    let trials = Trials::parse(story("dedup-8x").unwrap()).unwrap();
+    let told = run_all(&trials, &mut |line| println!("{line}"), &|| false).unwrap();
+    println!("{}", told.markdown());
+    let plain = rate(&told, "without deduplication");
+    let of_plain = |server: &str| rate(&told, server) / plain;
+    let (disks, ssd) = (of_plain("table on the disks"), of_plain("table on an SSD"));
+    assert!(disks > 0.2 && ssd > 0.2, "{disks:.2}, {ssd:.2} of {plain:.0}");
+}
