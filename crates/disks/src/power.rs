@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use api::{DiskCondition, DiskMember, DiskPower, DiskPowerReply, Failure, FailureKind, Guid, VdevState};
+use api::{
+    DiskCondition, DiskMember, DiskPower, DiskPowerReply, Failure, FailureKind, Guid, VdevState,
+};
 use drives::Lamp;
 
 use crate::Parts;
@@ -64,7 +66,8 @@ fn shares_bay(row: &Row, all: &[Row]) -> Option<String> {
     let (own, lamp) = (&row.state, row.lamp.as_ref());
     let other = all.iter().find(|other| {
         let (state, is_its) = (&other.state, other.state.id == own.id);
-        let in_its_bay = own.bay.is_some() && state.bay == own.bay && state.enclosure == own.enclosure;
+        let in_its_bay =
+            own.bay.is_some() && state.bay == own.bay && state.enclosure == own.enclosure;
         let has_its_lamp = lamp.is_some() && other.lamp.as_ref() == lamp;
         let is_here = state.condition != DiskCondition::Missing;
         !is_its && is_here && (in_its_bay || has_its_lamp)

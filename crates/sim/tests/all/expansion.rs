@@ -183,12 +183,8 @@ fn what_cannot_be_widened_is_refused() {
         sim.add_disk("small", (DISK_MIB / 2) << 20)
             .set_sector_bytes(4096);
         let refused = pool.attach("raidz1-0", &spec("small", false)).await;
-        let is_right = |refused: &Result<(), PoolError>| {
-            matches!(
-                refused,
-                Err(PoolError::TooSmall { .. })
-            )
-        };
+        let is_right =
+            |refused: &Result<(), PoolError>| matches!(refused, Err(PoolError::TooSmall { .. }));
         assert!(is_right(&refused), "{refused:?}");
         pool.scans().hold(true);
         pool.attach("raidz1-0", &spec("new", false)).await.unwrap();

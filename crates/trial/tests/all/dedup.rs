@@ -21,5 +21,8 @@ fn new_data_does_not_wait_for_a_table_that_is_larger_than_memory() {
     let plain = rate(&told, "without deduplication");
     let of_plain = |server: &str| rate(&told, server) / plain;
     let (disks, ssd) = (of_plain("table on the disks"), of_plain("table on an SSD"));
-    assert!(disks > 0.2 && ssd > 0.2, "{disks:.2}, {ssd:.2} of {plain:.0}");
+    assert!(
+        disks > 0.2 && ssd > 0.2,
+        "{disks:.2}, {ssd:.2} of {plain:.0}"
+    );
 }
