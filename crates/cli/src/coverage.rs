@@ -159,6 +159,7 @@ const NOT_HERE: [(&str, &str, &str); 12] = [
         "nobody in a namespace speaks to a kernel here, but to the server: bind a mount into the \
          container, and let its user do more by permissions",
     ),
+    ("zfs program", "", "there are no channel programs yet"),
     ("zfs unzone", "", "as zone"),
 ];
 
@@ -183,7 +184,6 @@ const LESS: [(&str, &str, &str); 8] = [
     ("zfs mount", "-v", "mounting is quick, and not told of"),
     ("zfs send", "-D --dedup", "without effect in OpenZFS, too"),
     ("zfs userspace", "-i", "there are no SMB identities"),
-    ("zfs program", "", "there are no channel programs yet"),
     ("zfs groupspace", "-i", "there are no SMB identities"),
 ];
 
