@@ -159,7 +159,11 @@ const NOT_HERE: [(&str, &str, &str); 12] = [
         "nobody in a namespace speaks to a kernel here, but to the server: bind a mount into the \
          container, and let its user do more by permissions",
     ),
-    ("zfs program", "", "there are no channel programs yet"),
+    (
+        "zfs program",
+        "-n -t -m -j --json",
+        "there are no channel programs yet",
+    ),
     ("zfs unzone", "", "as zone"),
 ];
 
