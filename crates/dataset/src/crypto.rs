@@ -482,7 +482,7 @@ impl Keys<'_> {
             if !self.dsl.env().read_only {
                 self.dsl.env().txgs.sync().await?;
             }
-            let _config = self.dsl.config.write().await;
+            let config = self.dsl.config.write().await;
             let (dir, _) = self.root_key(name).await?;
             if !self.dsl.keys.has_any(dir.object) {
                 return Err(DatasetError::KeyNotLoaded {
@@ -490,7 +490,7 @@ impl Keys<'_> {
                     root: name.to_owned(),
                 });
             }
-            let mut closing = false;
+            let mut closing = Vec::new();
             for dataset in self.dsl.registry.open_datasets() {
                 let stored = self.stored(&dataset.dir()).await?;
                 if stored.is_none_or(|stored| stored.root != dir.object) {
@@ -503,20 +503,29 @@ impl Keys<'_> {
                         reason: "it is in use".into(),
                     });
                 }
-                closing |= dataset.open.lock().is_some();
+                if let Some(open) = &*dataset.open.lock() {
+                    closing.push(open.log.clone());
+                }
             }
-            if closing && tries < LOG_TRIES_MAX {
-                tries += 1;
-                continue;
+            if closing.is_empty() {
+                self.forget_keys(dir.object);
+                return Ok(());
             }
-            if closing {
+            if tries == LOG_TRIES_MAX {
                 return Err(DatasetError::Busy {
                     name: name.to_owned(),
                     reason: "it is being closed".into(),
                 });
             }
-            self.forget_keys(dir.object);
-            return Ok(());
+            tries += 1;
+            drop(config);
+            // Whoever let go of them last has their logs closed, in the background: that may not
+            // even have begun, and groups that have nothing to write do not wait for it.
+            for log in closing.into_iter().flatten() {
+                if let Err(error) = log.close().await {
+                    tracing::debug!(name, %error, "an intent log could not be closed");
+                }
+            }
         }
     }
 

@@ -82,7 +82,7 @@ impl Counting {
         }));
     }
 
-    /// Counts every object that is not yet; returns when that is on disk.
+    /// Counts every object that is not yet; returns when that is on disk, whoever counted them.
     ///
     /// # Errors
     /// [`FsError::ReadOnly`], errors of reading, and where space for it is missing.
@@ -97,9 +97,14 @@ impl Counting {
     }
 
     async fn count_all(&self) -> Result<()> {
-        let missing = self.opening.dataset()?.begin_to_count();
+        let missing = {
+            let _entered = self.opening.enter().await?;
+            let dataset = self.opening.dataset()?;
+            dataset.begin_to_count()
+        };
         if missing == 0 {
-            return Ok(());
+            // Others who counted all may have just said so, in a txg that is not on disk.
+            return self.wait_for_disk().await;
         }
         let mut at = None;
         while let Some(id) = self.objset.next_object(at).await? {
@@ -109,11 +114,24 @@ impl Counting {
             }
             self.count_one(id).await?;
         }
-        let tx = self.assign(DirtyEstimate::metadata()).await?;
-        self.objset.set_flags(&tx, self.objset.flags() | missing);
-        drop(tx);
-        // Without a hold: nobody shall find the dataset busy for that.
-        let dsl = Arc::clone(self.opening.dataset()?.dsl());
+        {
+            // The filesystem is not closed meanwhile: a dataset that was let go of may be destroyed
+            // or rolled back, and must neither be held nor changed.
+            let _entered = self.opening.enter().await?;
+            let tx = self.assign(DirtyEstimate::metadata()).await?;
+            self.objset.set_flags(&tx, self.objset.flags() | missing);
+        }
+        self.wait_for_disk().await
+    }
+
+    /// Waits until what is counted now is on disk. Without a hold: nobody shall find the dataset
+    /// busy for that.
+    async fn wait_for_disk(&self) -> Result<()> {
+        let dsl = {
+            let _entered = self.opening.enter().await?;
+            let dataset = self.opening.dataset()?;
+            Arc::clone(dataset.dsl())
+        };
         Ok(dsl.sync().await?)
     }
 

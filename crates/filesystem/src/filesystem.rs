@@ -192,6 +192,8 @@ impl Filesystem {
     /// Space and objects (`zfs_statvfs`, module/os/linux/zfs/zfs_vfsops.c).
     pub async fn statistics(&self) -> Result<FsStatistics> {
         const UNIT_BYTES: u64 = 512;
+        // The dataset is not held when the filesystem is closed.
+        let _entered = self.opening.enter().await?;
         let (referenced_bytes, available_bytes) = self.opening.dataset()?.space();
         let free = available_bytes / UNIT_BYTES;
         let objects_free =

@@ -3,6 +3,7 @@
 //! of the pipeline's hook want it.
 
 mod attributes;
+mod background;
 mod clones;
 mod clones_peer;
 mod common;

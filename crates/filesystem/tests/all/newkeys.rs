@@ -97,7 +97,7 @@ fn count(pool: &Pool, feature: &str) -> Option<u64> {
 }
 
 const FEATURE: &str = "com.datto:encryption";
-const ROOT_OF_RAW: [(&str, &str); 3] = [
+pub const ROOT_OF_RAW: [(&str, &str); 3] = [
     ("encryption", "on"),
     ("keyformat", "raw"),
     ("keylocation", "file:///key"),
