@@ -116,7 +116,8 @@ impl Vdev {
 
     /// Whether devices that can be written lack a block of `birth`, or a part of it
     /// (`vdev_dtl_need_resilver`, module/zfs/vdev.c). `psize` is zero where only a part of a block
-    /// is at `offset`. Of removed vdevs that is not known: they say yes.
+    /// is at `offset`. Of removed vdevs that is not known: they say yes, as does dRAID where no
+    /// block can be.
     pub fn needs_resilver(&self, offset: u64, psize: usize, birth: Txg) -> bool {
         let any = |children: &[std::sync::Arc<Vdev>]| {
             children
@@ -146,6 +147,19 @@ impl Vdev {
                         column.length > 0
                             && child
                                 .is_some_and(|child| child.needs_resilver(column.offset, 0, birth))
+                    })
+                })
+            }
+            VdevKind::Draid(draid) => {
+                // A spare stands on another device here and there, so it is asked where the columns
+                // are: elsewhere it may be told to stand in for itself. Those that the block does
+                // not reach are asked as well: they have zeros of it.
+                let length = psize.next_multiple_of(1 << self.ashift());
+                let rows = draid.layout.rows(self.ashift(), offset, length);
+                rows.is_none_or(|rows| {
+                    rows.iter().flat_map(|row| &row.columns).any(|column| {
+                        let child = draid.children.get(column.child);
+                        child.is_none_or(|child| child.needs_resilver(column.offset, 0, birth))
                     })
                 })
             }

@@ -49,13 +49,19 @@ fn draid_config(sim: &SimWorld, parity: u64, data: u64, children: u64, spares: u
 
 /// Replaces a device by one that is not there and distributed spare number `spare`.
 fn use_spare(config: &mut NvList, child: usize, spare: u64) {
-    let Some(NvValue::ListArray(children)) = config.get_mut("children") else {
-        panic!("no children");
-    };
     let mut gone = NvList::new();
     gone.set("type", "disk")
         .set("guid", 900 + child as u64)
         .set("path", "gone");
+    put_spare(config, child, spare, Some(gone));
+}
+
+/// Puts distributed spare number `spare` beside a device, or beside `other` in its place.
+fn put_spare(config: &mut NvList, child: usize, spare: u64, other: Option<NvList>) {
+    let Some(NvValue::ListArray(children)) = config.get_mut("children") else {
+        panic!("no children");
+    };
+    let device = other.unwrap_or_else(|| children[child].clone());
     let mut dspare = NvList::new();
     dspare
         .set("type", "dspare")
@@ -65,7 +71,7 @@ fn use_spare(config: &mut NvList, child: usize, spare: u64) {
         .set("spareid", spare);
     let mut both = NvList::new();
     both.set("type", "spare").set("guid", 700 + child as u64);
-    both.set("children", NvValue::ListArray(vec![gone, dspare]));
+    both.set("children", NvValue::ListArray(vec![device, dspare]));
     children[child] = both;
 }
 
@@ -632,6 +638,154 @@ fn a_spare_that_misses_a_write_says_so() {
             .await;
         assert_eq!(read.expect("right"), block);
     });
+}
+
+/// What a row of a block has in each column, with the zeros that fill it up.
+fn contents(row: &Columns, block: &[u8]) -> Vec<Vec<u8>> {
+    let data: Vec<&[u8]> = row
+        .data_at
+        .iter()
+        .zip(&row.columns[row.parity..])
+        .map(|(at, column)| &block[*at..at + column.length])
+        .collect();
+    let parity = raidz::generate_columns(row.parity, &data).expect("parity");
+    let longest = row.columns[0].length;
+    let mut out = parity;
+    out.extend(data.iter().map(|data| data.to_vec()));
+    out.iter_mut().for_each(|column| column.resize(longest, 0));
+    out
+}
+
+/// Which blocks a distributed spare needs is asked about their own columns: at the block's offset
+/// the spare may stand on itself, and on other devices than those that have the block.
+#[test]
+fn a_block_needs_a_resilver_where_the_spare_has_a_column_of_it() {
+    simulate(async {
+        let sim = SimWorld::new(3);
+        let tree = with_spare_in_use(&sim).await;
+        let top = tree.tops()[0].clone();
+        let VdevKind::Draid(draid) = top.kind() else {
+            unreachable!()
+        };
+        let spare = tree.topology().draid_spares()[0].clone();
+        let own = spare.kind().draid_spare().expect("a spare");
+        own.set_missing(RangeSet::from_iter([(7, 1)]));
+        // On slices of all devices' turns, first and not first in their groups.
+        let offsets = (0..600u64).map(|at| at * 1_200_000 / 2048 * 2048);
+        let (mut needed, mut count, mut on_itself) = (0, 0, 0);
+        for offset in offsets.chain([60 << 20, 64 << 20]) {
+            let length = 512 * (1 + offset as usize / 2048 % 5);
+            let rows = draid.layout.rows(9, offset, length).expect("rows");
+            let mut columns = rows.iter().flat_map(|row| &row.columns);
+            let is_on_spare = columns.any(|column| column.child == 1);
+            assert_eq!(
+                top.needs_resilver(offset, length - 100, Txg::new(7)),
+                is_on_spare,
+                "{offset:#x}"
+            );
+            assert!(!top.needs_resilver(offset, length, Txg::new(6)));
+            needed += usize::from(is_on_spare);
+            on_itself += usize::from(draid.layout.spare_child(0, offset) == Some(1));
+            count += 1;
+        }
+        assert!(0 < needed && needed < count, "{needed} of {count}");
+        assert!(on_itself > 0);
+        // Where no block can be.
+        assert!(top.needs_resilver(512, 512, Txg::new(7)));
+        assert!(top.needs_resilver(0, 0, Txg::new(7)));
+    });
+}
+
+/// Goal: a resilver gives a distributed spare all that it lacks, zeros included, whether or not the
+/// device that it stands in for is still there, and reads no other blocks. Method: blocks from
+/// before the spare came, and noise in its places.
+#[test]
+fn a_resilver_gives_a_distributed_spare_what_it_lacks() {
+    for is_there in [false, true] {
+        simulate(async {
+            let sim = SimWorld::new(4);
+            let mut config = draid_config(&sim, 2, 2, 6, 1);
+            let tree = open(&sim, vec![config.clone()], 9, true).await;
+            let context = IoContext {
+                birth: Txg::new(7),
+                ..IoContext::default()
+            };
+            let blocks: Vec<(u64, Vec<u8>)> = (0..200u64)
+                .map(|at| {
+                    let block = noise(512 * (1 + at as usize % 5), at);
+                    (at * 3_600_000 / 2048 * 2048, block)
+                })
+                .collect();
+            for (offset, block) in &blocks {
+                let data = Bytes::from(block.clone());
+                let written = tree.write_block(TOP, *offset, data, &context).await;
+                written.expect("written");
+            }
+            tree.close();
+            match is_there {
+                true => put_spare(&mut config, 1, 0, None),
+                false => use_spare(&mut config, 1, 0),
+            }
+            let config = root(vec![config], 9);
+            let tree = VdevTree::open(sim.world(), &config, OpenOptions::default()).await;
+            let tree = tree.expect("opens");
+            let top = tree.tops()[0].clone();
+            let VdevKind::Draid(draid) = top.kind() else {
+                unreachable!()
+            };
+            let spare = tree.topology().draid_spares()[0].clone();
+            let own = spare.kind().draid_spare().expect("a spare");
+            own.set_missing(RangeSet::from_iter([(4, 10)]));
+            // What the spare is to have where.
+            let mut wanted = Vec::new();
+            for (offset, block) in &blocks {
+                for row in draid.layout.rows(9, *offset, block.len()).expect("rows") {
+                    for (column, content) in row.columns.iter().zip(contents(&row, block)) {
+                        if column.child == 1 {
+                            let behind = draid.layout.spare_child(0, column.offset);
+                            let behind = behind.expect("a spare");
+                            let disk = sim.disk(&format!("d{behind}")).expect("a disk");
+                            let at = LABEL_START_BYTES + column.offset;
+                            disk.corrupt(at, content.len());
+                            wanted.push((disk, at, content));
+                        }
+                    }
+                }
+            }
+            let resilver = IoContext {
+                scan: ScanRead::Resilver,
+                priority: Priority::Scrub,
+                ..context
+            };
+            let mut skipped = 0;
+            for (offset, block) in &blocks {
+                if !top.needs_resilver(*offset, block.len(), resilver.birth) {
+                    skipped += 1;
+                    continue;
+                }
+                let verify = Same(block.clone());
+                let read = tree.read_block(TOP, *offset, block.len(), &resilver, &verify);
+                assert_eq!(read.await.expect("parity makes up for it"), *block);
+            }
+            assert!(0 < skipped && skipped < blocks.len(), "{skipped}");
+            for (disk, at, content) in &wanted {
+                let found = disk.peek(*at, content.len());
+                assert!(found == *content, "{is_there}: {} at {at:#x}", disk.name());
+            }
+            // Now two others may go.
+            own.set_missing(RangeSet::new());
+            for away in [0, 4] {
+                let vdev = tree.find(Guid::new(11 + away)).expect("a device");
+                let leaf = vdev.leaf().expect("a leaf");
+                leaf.set_state(VdevState::CantOpen, VdevAux::OpenFailed);
+            }
+            for (offset, block) in &blocks {
+                let verify = Same(block.clone());
+                let read = tree.read_block(TOP, *offset, block.len(), &context, &verify);
+                assert_eq!(read.await.expect("parity and the spare"), *block);
+            }
+        });
+    }
 }
 
 /// Whether a block may have been written where it is not found is what its own columns say: it may

@@ -636,10 +636,11 @@ impl<'a> Striped<'a> {
             repairs.push(child.repair(column.offset, right.clone(), context));
         }
         if self.draid.is_some() {
-            // What lacks the block lacks the zeros around it as well.
+            // What lacks the block lacks the zeros around it as well, also below a child of which
+            // others have them.
             for pad in &row.map.skips {
                 let child = &self.children[pad.child];
-                if child.is_readable() && child.is_missing(pad.offset, context.birth) {
+                if child.needs_resilver(pad.offset, 0, context.birth) {
                     let zeros = Bytes::from(vec![0; pad.length]);
                     repairs.push(child.repair(pad.offset, zeros, context));
                 }
