@@ -203,7 +203,9 @@ pub trait Device: Send + Sync + Debug {
     fn outstanding(&self) -> usize {
         0
     }
-    /// Makes every completed write durable.
+    /// Makes every completed write durable. Where it fails, whatever was not durable may be lost,
+    /// and it alone is told so: others that flush or write durably, meanwhile or later, may
+    /// succeed.
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>>;
     /// Writes all of `data` at `offset_bytes`, and is durable when it is done, in one go where the
     /// device can. It alone: nothing that was written before need be durable by that, and what is

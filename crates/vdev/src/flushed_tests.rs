@@ -294,6 +294,223 @@ fn a_durable_write_is_answered_after_those_that_were_under_way() {
     });
 }
 
+async fn after_ms(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+/// A flush of the tree that one of its disks fails after so many milliseconds.
+async fn failing_flush(pool: &TestTree, name: &str, fails_ms: u64) -> Result<(), VdevError> {
+    let disk = pool.disk(name);
+    disk.inject(Fault::new(SimOp::Flush, FaultEffect::Error).times(1));
+    disk.set_latency(Latency {
+        flush: Duration::from_millis(fails_ms),
+        ..Latency::NONE
+    });
+    let at_others = async {
+        after_ms(1).await;
+        disk.set_latency(Latency::NONE);
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        flushed = pool.tree.flush() => flushed,
+        () = at_others => unreachable!("it is pending"),
+    }
+}
+
+/// A durable write half a second from now on. In the second that its own flush takes the disk loses
+/// its cache, and that flush does not tell: another one that is under way does.
+async fn write_that_is_lost(pool: &TestTree, name: &str, txg: u64) -> Result<(), WriteFailure> {
+    let disk = pool.disk(name);
+    after_ms(500).await;
+    let slow = FaultEffect::Delay(Duration::from_secs(1));
+    disk.inject(Fault::new(SimOp::Flush, slow).times(1));
+    let losing = async {
+        after_ms(300).await;
+        disk.lose_cache(PowerCut::LoseUnflushed);
+    };
+    let context = context(txg, true);
+    let written = pool.tree.write_block(TOP, 0, block(1), &context);
+    futures::join!(written, losing).0
+}
+
+/// Goal: a plain flush that fails beside a durable write takes nothing along that was answered,
+/// whichever of them ends first. Method: a disk that loses its cache and tells only the flush.
+#[test]
+fn a_durable_write_does_not_count_when_a_flush_beside_it_failed() {
+    for fails_ms in [1000, 10_000] {
+        simulate(async {
+            let sim = SimWorld::new(13);
+            let single = leaf(&sim, "single", 10);
+            let pool = TestTree::create(sim, vec![single], 12).await;
+            let (tree, disk) = (&pool.tree, pool.disk("single"));
+            tree.write_block(TOP, 1 << 20, block(2), &context(5, false))
+                .await
+                .expect("written");
+            let flushed = failing_flush(&pool, "single", fails_ms);
+            let written = write_that_is_lost(&pool, "single", 7);
+            let (flushed, written) = futures::join!(flushed, written);
+            flushed.expect_err("it was told");
+            written.expect_err("it is not there");
+            assert_eq!(disk.peek(LABEL_START_BYTES, 4096), block(0));
+            let leaf = tree.find(Guid::new(10)).expect("the device");
+            assert_eq!(leaf.state().0, VdevState::Faulted);
+            assert!(!leaf.is_missing(0, Txg::new(7)), "it is kept instead");
+            pool.clear().await.expect("cleared");
+            pool.sim.power_cut(PowerCut::LoseUnflushed);
+            for (place, content) in [(0, 1), (1 << 20, 2)] {
+                assert_eq!(disk.peek(LABEL_START_BYTES + place, 4096), block(content));
+            }
+        });
+    }
+}
+
+/// Goal: a mirror knows of the half that it lacks such a write. Method: the same.
+#[test]
+fn a_device_misses_the_durable_write_that_a_failed_flush_took_along() {
+    for fails_ms in [1000, 10_000] {
+        simulate(async {
+            let sim = SimWorld::new(14);
+            let mirror = group(&sim, "mirror", 0, "m", 2, 20);
+            let pool = TestTree::create(sim, vec![mirror], 12).await;
+            let tree = &pool.tree;
+            let flushed = failing_flush(&pool, "m0", fails_ms);
+            let written = write_that_is_lost(&pool, "m0", 7);
+            let (flushed, written) = futures::join!(flushed, written);
+            flushed.expect("the other device has all");
+            written.expect("the other device has it");
+            tree.settle_written(TOP).expect("the other device has it");
+            let [m0, m1] = [21, 22].map(|guid| tree.find(Guid::new(guid)).expect("a device"));
+            assert_eq!(m0.state().0, VdevState::Faulted);
+            assert!(m0.is_missing(0, Txg::new(7)));
+            assert!(!m1.is_missing(0, Txg::new(7)));
+        });
+    }
+}
+
+/// Goal: nor does a flush count beside which another one failed, and of two that failed the writes
+/// are made again in the order in which the disk took them. Method: the disk loses its cache while
+/// one of them is under way, and another block was written to the same place in between.
+#[test]
+fn what_two_flushes_were_to_cover_is_written_again_when_one_of_them_failed() {
+    // When the first one ends, of those that fail; the second one fails after two seconds.
+    for fails_ms in [None, Some(1500), Some(10_000)] {
+        simulate(async {
+            let sim = SimWorld::new(15);
+            let single = leaf(&sim, "single", 10);
+            let pool = TestTree::create(sim, vec![single], 12).await;
+            let (tree, disk) = (&pool.tree, pool.disk("single"));
+            let write = async |place, content| {
+                let context = context(5, false);
+                let written = tree.write_block(TOP, place, block(content), &context);
+                written.await.expect("written");
+            };
+            write(0, 1).await;
+            write(1 << 20, 2).await;
+            let first = async {
+                match fails_ms {
+                    Some(fails_ms) => failing_flush(&pool, "single", fails_ms).await,
+                    None => {
+                        let slow = FaultEffect::Delay(Duration::from_secs(4));
+                        disk.inject(Fault::new(SimOp::Flush, slow).times(1));
+                        tree.flush().await
+                    }
+                }
+            };
+            let second = async {
+                after_ms(500).await;
+                disk.lose_cache(PowerCut::LoseUnflushed);
+                write(0, 3).await;
+                disk.lose_cache(PowerCut::LoseUnflushed);
+                failing_flush(&pool, "single", 1500).await
+            };
+            let (first, second) = futures::join!(first, second);
+            first.expect_err("lost");
+            second.expect_err("it was told");
+            pool.clear().await.expect("cleared");
+            pool.sim.power_cut(PowerCut::LoseUnflushed);
+            for (place, content) in [(0, 3), (1 << 20, 2)] {
+                let found = disk.peek(LABEL_START_BYTES + place, 4096);
+                assert_eq!(found, block(content), "{fails_ms:?}");
+            }
+        });
+    }
+}
+
+/// Goal: how a flush ends that nobody waits for any more, nobody knows: it counts as failed.
+/// Method: one that is dropped, while the disk loses what both it and a durable write had in the
+/// cache.
+#[test]
+fn a_flush_that_nobody_waits_for_counts_as_failed() {
+    simulate(async {
+        let sim = SimWorld::new(16);
+        let single = leaf(&sim, "single", 10);
+        let pool = TestTree::create(sim, vec![single], 12).await;
+        let (tree, disk) = (&pool.tree, pool.disk("single"));
+        tree.write_block(TOP, 1 << 20, block(2), &context(5, false))
+            .await
+            .expect("written");
+        let left = failing_flush(&pool, "single", 10_000);
+        let left = tokio::time::timeout(Duration::from_secs(5), left);
+        let (left, written) = futures::join!(left, write_that_is_lost(&pool, "single", 7));
+        left.expect_err("it takes longer");
+        written.expect("in the end");
+        pool.sim.power_cut(PowerCut::LoseUnflushed);
+        for (place, content) in [(0, 1), (1 << 20, 2)] {
+            assert_eq!(disk.peek(LABEL_START_BYTES + place, 4096), block(content));
+        }
+    });
+}
+
+/// Goal: a durable write waits for no flush that begins later, nor for ever for one that the device
+/// does not answer. Method: disks that write through their caches, with slow flushes, and one that
+/// stalls.
+#[test]
+fn a_durable_write_waits_only_for_what_was_under_way() {
+    simulate(async {
+        let sim = SimWorld::new(17);
+        let mirror = group(&sim, "mirror", 0, "m", 2, 20);
+        let pool = TestTree::create(sim, vec![mirror], 12).await;
+        let tree = &pool.tree;
+        for name in ["m0", "m1"] {
+            pool.disk(name).set_durable_writes(true);
+            pool.disk(name).set_latency(Latency {
+                flush: Duration::from_secs(1),
+                ..Latency::NONE
+            });
+        }
+        // One flush after the other, each of which begins before the one before has ended.
+        let begun = tokio::time::Instant::now();
+        let flushes = (0..20).map(|number| async move {
+            after_ms(number * 500).await;
+            tree.flush().await.expect("flushed");
+        });
+        let written = async {
+            after_ms(700).await;
+            let context = context(7, true);
+            let written = tree.write_block(TOP, 0, block(1), &context);
+            written.await.expect("written");
+            assert!(begun.elapsed() < Duration::from_millis(1600));
+        };
+        futures::join!(futures::future::join_all(flushes), written);
+
+        pool.disk("m1")
+            .inject(Fault::new(SimOp::Flush, FaultEffect::Stall));
+        let written = async {
+            after_ms(100).await;
+            tree.write_block(TOP, 0, block(2), &context(8, true)).await
+        };
+        let both = async { futures::join!(tree.flush(), written) };
+        let both = tokio::time::timeout(Duration::from_secs(90), both).await;
+        let (flushed, written) = both.expect("nobody waits for ever");
+        flushed.expect("the other disk has all");
+        written.expect("the other disk has it");
+        tree.settle_written(TOP).expect("the other disk has it");
+        let m1 = tree.find(Guid::new(22)).expect("a device");
+        assert!(m1.is_missing(0, Txg::new(8)));
+        pool.disk("m1").release();
+    });
+}
+
 #[test]
 fn a_write_that_fails_is_not_flushed_and_faults_nothing() {
     simulate(async {

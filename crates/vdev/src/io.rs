@@ -71,12 +71,17 @@ pub(crate) enum LeafError {
     Device(Arc<DeviceError>),
     /// The device took a write, and failed to flush: it is faulted, and the write is kept.
     Flush(Arc<DeviceError>),
+    /// The device took a write, and was out of use before that was known to be durable. The write
+    /// is kept.
+    Unflushed(VdevState),
 }
 
 impl std::fmt::Display for LeafError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            LeafError::Unavailable(state) => write!(f, "a device is {state}"),
+            LeafError::Unavailable(state) | LeafError::Unflushed(state) => {
+                write!(f, "a device is {state}")
+            }
             LeafError::ReadOnly => f.write_str("a device is open for reading only"),
             LeafError::Halted => f.write_str("the pool is suspended"),
             LeafError::Slow => f.write_str("a device does not answer"),

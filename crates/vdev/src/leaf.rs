@@ -7,7 +7,9 @@
 //! after a failed read, the device is *probed* (a small read and write in its label's padding);
 //! if that fails as well it is `Faulted` and not used any more, until it is cleared or reopened
 //! (`vdev_probe`, module/zfs/vdev.c). A failed flush faults the device in any case: what it had
-//! acknowledged may be lost, and asking again would say that all is well.
+//! acknowledged may be lost, and asking again would say that all is well. So it does to whoever
+//! else is asking: no flush counts, and no durable write is answered, before all of them have ended
+//! that were under way beside it (`leaf/under_way.rs`).
 //!
 //! What went wrong is reported ([`ErrorReport`]), by a device that is in use; a write that
 //! succeeded when it was tried again did not go wrong. How many errors are too many is for others
@@ -96,11 +98,9 @@ pub struct Leaf {
     kept: Mutex<Kept>,
     /// Flushes under way, whose writes are kept again if they fail. Changed with `kept` locked.
     flushes: AtomicUsize,
-    /// Who flushed, or wrote durably, waits for the durable writes that are under way then.
-    durable_writes: UnderWay,
-    /// A durable write failed: what is kept may be lost, whatever a flush says, until it was
-    /// written again.
-    doubted: AtomicBool,
+    /// Flushes and durable writes under way. Where one failed, what is kept may be lost, whatever
+    /// another one says.
+    making_durable: UnderWay,
     /// Held shared by writes and flushes under way; alone from before a device is back until its
     /// writes are made again. So none overtakes a later one, and no flush takes for durable what
     /// the device has lost.
@@ -139,8 +139,7 @@ impl Leaf {
             dirty_times: DirtyTimes::default(),
             kept: Mutex::default(),
             flushes: AtomicUsize::new(0),
-            durable_writes: UnderWay::default(),
-            doubted: AtomicBool::new(false),
+            making_durable: UnderWay::default(),
             writing: tokio::sync::RwLock::new(()),
         }
     }
@@ -527,7 +526,8 @@ impl Leaf {
 
     /// A write that is durable when it is done, at an offset of the device itself. What is kept
     /// stays so, as only a flush covers that. What fails is written once more, and then flushed, so
-    /// that it is known which of the two fails.
+    /// that it is known which of the two fails. It is not answered while a flush or another durable
+    /// write is under way that was so when it was done: one that fails may take it along.
     async fn write_durable(
         self: &Arc<Self>,
         raw: u64,
@@ -542,20 +542,17 @@ impl Leaf {
         let io = Self::io(Operation::Write, raw, data.len(), context);
         let place = self.queue.sync_write_place(context).await;
         self.check_not_halted()?;
-        let under_way = self.durable_writes.begin();
+        let turn = self.making_durable.begin();
         let result = device.write_durable(raw, data.clone()).await;
-        if result.is_err() {
-            // A flush failed within it, perhaps, and the next one would say that all is well.
-            self.doubted.store(true, Ordering::Release);
-        }
-        drop(under_way);
+        // Where it failed, a flush did within it, perhaps, and the next one would say that all is
+        // well.
+        turn.end(result.is_ok());
         self.end(place, &result, io);
         if result.is_ok() {
-            // Where the flush of another one fails, the device has perhaps dropped what was in its
+            // Where a flush of somebody else fails, the device has perhaps dropped what was in its
             // cache, this one too, before the flush of this one went well. That is not known before
-            // the other one has ended. A plain flush that fails meanwhile is not waited for: what
-            // it took along of this one is lost in a crash.
-            self.durable_writes.wait_for_these().await;
+            // the other one has ended.
+            self.making_durable.wait_for_these().await;
         }
         let Err(error) = result else {
             Counters::add(&self.counters.write_ops, 1);
@@ -563,11 +560,11 @@ impl Leaf {
             // It need not be kept, unless an older write to its place is, or may be again: that
             // would come over it when it is made again. (A rebuild copies places that are
             // allocated, whatever is there, and a log's block may come there later.) Or another one
-            // failed meanwhile, and what failed of that may have taken this one along: it is made
-            // again with the others.
+            // failed meanwhile, or a flush did, and what failed of that may have taken this one
+            // along: it is made again with the others.
             let is_sure = {
                 let mut kept = self.kept.lock();
-                let is_sure = !self.doubted.load(Ordering::Acquire);
+                let is_sure = !self.making_durable.is_doubted();
                 let is_under = self.flushes.load(Ordering::Relaxed) > 0;
                 if !is_sure || is_under || kept.overlaps(raw, data.len()) {
                     kept.push(raw, data, context.birth);
@@ -575,10 +572,15 @@ impl Leaf {
                 is_sure
             };
             drop(writing);
-            return match is_sure {
-                true => Ok(()),
-                false => self.flush().await,
-            };
+            if is_sure {
+                return Ok(());
+            }
+            return self.flush().await.map_err(|error| match error {
+                // It is kept, for when the device is back.
+                LeafError::Unavailable(state) => LeafError::Unflushed(state),
+                LeafError::Device(error) => LeafError::Flush(error),
+                error => error,
+            });
         };
         drop(writing);
         let error = Arc::new(error);

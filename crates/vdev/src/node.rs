@@ -530,7 +530,8 @@ impl Vdev {
                 let written = vdev.leaf.write(offset, data, context).await;
                 written.map_err(|error| {
                     // What was not flushed is kept, with its txg.
-                    if !matches!(error, LeafError::Flush(_) | LeafError::Halted) {
+                    let is_kept = matches!(error, LeafError::Flush(_) | LeafError::Unflushed(_));
+                    if !is_kept && !matches!(error, LeafError::Halted) {
                         vdev.leaf.dirty_times().note_lost_write(context.birth);
                     }
                     WriteFailure {

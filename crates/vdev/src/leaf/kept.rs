@@ -19,10 +19,21 @@ use crate::state::{Counters, VdevAux, VdevState};
 /// Bytes of writes that are kept until the device was flushed; then it is flushed for that.
 pub(super) const KEPT_BYTES_MAX: u64 = 128 << 20;
 
+/// A write that a device took.
+#[derive(Debug, Clone)]
+struct KeptWrite {
+    /// Later ones have higher numbers.
+    number: u64,
+    raw: u64,
+    data: Bytes,
+}
+
 /// Writes that a device took since its last flush, in the order in which it did.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    writes: Vec<(u64, Bytes)>,
+    writes: Vec<KeptWrite>,
+    /// The number of the next one.
+    next: u64,
     pub(super) bytes: u64,
     /// First and last txg of them; labels have none.
     txgs: Option<(u64, u64)>,
@@ -31,25 +42,44 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn push(&mut self, raw: u64, data: Bytes, birth: Txg) {
         self.bytes += data.len() as u64;
-        self.writes.push((raw, data));
+        let number = self.next;
+        self.next += 1;
+        self.writes.push(KeptWrite { number, raw, data });
         if !birth.is_zero() {
             self.add_txgs(Some((birth.get(), birth.get())));
         }
     }
 
+    /// All of them. Those that come now are later.
+    fn take(&mut self) -> Kept {
+        let empty = Kept {
+            next: self.next,
+            ..Kept::default()
+        };
+        std::mem::replace(self, empty)
+    }
+
     /// Whether some of them are where `length` bytes at `raw` are.
     pub(super) fn overlaps(&self, raw: u64, length: usize) -> bool {
         let end = raw.saturating_add(length as u64);
-        let mut places = self.writes.iter();
-        places.any(|(at, data)| *at < end && raw < at.saturating_add(data.len() as u64))
+        let mut places = self
+            .writes
+            .iter()
+            .map(|write| (write.raw, write.data.len()));
+        places.any(|(at, length)| at < end && raw < at.saturating_add(length as u64))
     }
 
-    /// Puts those that are older in front.
-    fn prepend(&mut self, mut older: Kept) {
-        older.writes.append(&mut self.writes);
-        self.bytes += older.bytes;
-        self.writes = older.writes;
-        self.add_txgs(older.txgs);
+    /// Puts some back that were taken. Others that were taken later may be back already: a place
+    /// that both wrote is to have what is in the later ones.
+    fn put_back(&mut self, mut taken: Kept) {
+        if taken.writes.is_empty() {
+            return;
+        }
+        taken.writes.append(&mut self.writes);
+        taken.writes.sort_by_key(|write| write.number);
+        self.bytes += taken.bytes;
+        self.writes = taken.writes;
+        self.add_txgs(taken.txgs);
     }
 
     fn add_txgs(&mut self, more: Option<(u64, u64)>) {
@@ -70,7 +100,7 @@ impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         let writes = std::mem::take(&mut self.writes);
         let mut kept = self.leaf.kept.lock();
-        kept.prepend(writes);
+        kept.put_back(writes);
         self.leaf.flushes.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -97,20 +127,22 @@ impl Leaf {
         self.rewrite_kept(&stopped, false).await
     }
 
-    /// [`Self::flush`]; `writing` is held. `false` where a durable write has failed, also
-    /// meanwhile: the device may have lost something before this flush, which then has nothing to
-    /// fail for. All is kept still, and is to be written again first.
+    /// [`Self::flush`]; `writing` is held. `false` where a durable write or another flush has
+    /// failed, also meanwhile: the device may have lost something before this flush, which then has
+    /// nothing to fail for. All is kept still, and is to be written again first.
     pub(super) async fn flush_kept(self: &Arc<Self>) -> Result<bool, LeafError> {
         let device = self.usable_device()?;
         if device.is_read_only() {
             return Ok(true);
         }
         let mut flushing = self.begin_flush();
+        let turn = self.making_durable.begin();
         match device.flush().await {
             Ok(()) => {
+                turn.end(true);
                 // Of those under way it is not known yet.
-                self.durable_writes.wait_for_these().await;
-                let is_sure = !self.doubted.load(Ordering::Acquire);
+                self.making_durable.wait_for_these().await;
+                let is_sure = !self.making_durable.is_doubted();
                 if is_sure {
                     flushing.writes = Kept::default();
                 }
@@ -118,7 +150,10 @@ impl Leaf {
             }
             Err(error) => {
                 drop(flushing);
-                Err(LeafError::Flush(self.flush_failed(error)))
+                let error = self.flush_failed(error);
+                // Last: who waited for it finds the device faulted.
+                turn.end(false);
+                Err(LeafError::Flush(error))
             }
         }
     }
@@ -130,7 +165,7 @@ impl Leaf {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         Flushing {
             leaf: self,
-            writes: std::mem::take(&mut *kept),
+            writes: kept.take(),
         }
     }
 
@@ -154,7 +189,7 @@ impl Leaf {
     /// The pool goes on without this device, which may have lost its last writes: it misses their
     /// txgs.
     pub(crate) fn forget_kept(&self) {
-        let forgotten = std::mem::take(&mut *self.kept.lock());
+        let forgotten = self.kept.lock().take();
         if let Some((first, last)) = forgotten.txgs {
             self.dirty_times.note_unflushed(first, last);
         }
@@ -178,7 +213,7 @@ impl Leaf {
     ) -> Result<(), LeafError> {
         let writes = self.kept.lock().writes.clone();
         if writes.is_empty() {
-            self.doubted.store(false, Ordering::Release);
+            self.making_durable.believe();
             return Ok(());
         }
         tracing::info!(
@@ -186,11 +221,11 @@ impl Leaf {
             "writing again what a device may have lost"
         );
         let device = self.usable_device()?;
-        for (raw, data) in writes {
+        for write in writes {
             if !halted {
                 self.check_not_halted()?;
             }
-            if let Err(error) = device.write(raw, data).await {
+            if let Err(error) = device.write(write.raw, write.data).await {
                 let error = Arc::new(error);
                 Counters::add(&self.counters.write_errors, 1);
                 self.failed(&error, None, false);
@@ -204,7 +239,7 @@ impl Leaf {
             self.check_not_halted()?;
         }
         // Nothing is written meanwhile that could have it doubted again.
-        self.doubted.store(false, Ordering::Release);
+        self.making_durable.believe();
         self.flush_kept().await.map(|_| ())
     }
 }
