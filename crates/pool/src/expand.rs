@@ -102,14 +102,14 @@ impl SyncTask for ExpandTask {
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         Box::pin(async move {
             let core = &*self.core;
-            let (before, after) = match core.tree.widen(self.target, &self.new) {
+            let (former, after) = match core.tree.widen(self.target, &self.new) {
                 Ok(widened) => widened,
                 Err(refused) => {
                     *self.refused.lock() = Some(refused.into());
                     return Ok(());
                 }
             };
-            core.scans.expanding.begin(ctx, before, &after).await?;
+            core.scans.expanding.begin(ctx, former, &after).await?;
             core.identity.mark_dirty();
             core.new_tops.push(after.vdev_id(), ctx.txg);
             core.events

@@ -14,7 +14,7 @@ use format::{
 };
 use object::{ObjectSet, Zap};
 use spa::{damaged, directory};
-use vdev::{IndirectMap, VdevKind, VdevTree};
+use vdev::{IndirectMap, VdevKind, VdevTree, reflow};
 
 use crate::PoolError;
 
@@ -103,13 +103,14 @@ pub(crate) async fn under_way(
     mos: &Arc<ObjectSet>,
     tree: &VdevTree,
 ) -> Result<Vec<String>, PoolError> {
-    // One expansion goes on (`expand`); the uberblock tells of no more.
+    // One expansion goes on (`expand`), where the uberblock says what can be; it tells of no more.
     let mut out: Vec<String> = tree
         .tops()
         .iter()
         .filter(|top| top.is_expanding())
-        .skip(1)
-        .map(|top| format!("raidz_expansion ({} is being expanded)", top.display_name()))
+        .enumerate()
+        .filter(|(index, top)| *index > 0 || reflow::is_damaged(top))
+        .map(|(_, top)| format!("raidz_expansion ({} is being expanded)", top.display_name()))
         .collect();
     if is_under_way(mos).await? {
         out.push("device_removal (a vdev is being removed)".to_owned());

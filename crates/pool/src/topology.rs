@@ -218,8 +218,8 @@ pub(crate) async fn attach(
 }
 
 impl Core {
-    /// Opens a device that is to be attached to `target`, or below it, if it fits; no part of the tree
-    /// yet. Returns the txg that its labels are to tell as well.
+    /// Opens a device that is to be attached to `target`, or below it, if it fits; no part of the
+    /// tree yet. Returns the txg that its labels are to tell as well.
     pub(crate) async fn open_new(
         &self,
         target: Guid,

@@ -10,12 +10,12 @@
 //! to be remembered to go on later.
 //!
 //! The group after the one that moved the last sector says from when on new blocks are as wide as
-//! the vdev. A scrub follows: sectors were moved as they were, right or wrong. Blocks that are there
-//! keep the ratio of data to parity that they have.
+//! the vdev. A scrub follows: sectors were moved as they were, right or wrong. Blocks that are
+//! there keep the ratio of data to parity that they have.
 //!
 //! # What a crash leaves
-//! The uberblock tells how far it is, of the same state as the configuration, which tells that there
-//! is an expansion at all. An import goes on from there; so does OpenZFS, and we with what that
+//! The uberblock tells how far it is, of the same state as the configuration, which tells that
+//! there is an expansion at all. An import goes on from there; so does OpenZFS, and we with what that
 //! began. What is in the vdev's ZAP is for people.
 //!
 //! Lock: that of [`KnownExpansion`], for a few instructions; nothing else is locked under it.
@@ -24,7 +24,7 @@
 //! `raidz_reflow_sync`, `raidz_reflow_complete_sync`, `spa_raidz_expand_get_stats`).
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dataset::DatasetError;
@@ -117,8 +117,8 @@ impl KnownExpansion {
 #[derive(Default)]
 struct State {
     status: Option<ExpansionStatus>,
-    /// What the vdev was before; I/O that began then goes by it.
-    former: Option<Arc<Vdev>>,
+    /// What the vdev was before; I/O that began then goes by these.
+    former: Vec<Weak<Vdev>>,
     /// The txg in which the device was attached.
     begun: Txg,
     /// Until when nothing is tried, by the monotonic clock.
@@ -197,15 +197,15 @@ impl Expanding {
         Ok(())
     }
 
-    /// A device was made one more child of the vdev `after`, which was `former`, in syncing
-    /// context.
+    /// A device was made one more child of the vdev `after`, in syncing context; I/O goes on with
+    /// what that was before (`former`).
     ///
     /// # Errors
     /// When something cannot be read.
     pub async fn begin(
         &self,
         ctx: &SyncContext,
-        former: Arc<Vdev>,
+        former: Vec<Weak<Vdev>>,
         after: &Vdev,
     ) -> Result<(), DatasetError> {
         let features = self.spa.dsl.features();
@@ -228,7 +228,7 @@ impl Expanding {
                 start_s,
                 ..ExpansionStatus::of(after)
             }),
-            former: Some(former),
+            former,
             begun: ctx.txg,
             ..State::default()
         };
@@ -258,11 +258,10 @@ impl Expanding {
             return false;
         }
         let mut state = self.known.0.lock();
-        let is_used = |former: &Arc<Vdev>| Arc::strong_count(former) > 1;
-        if state.former.as_ref().is_some_and(is_used) {
+        state.former.retain(|former| former.strong_count() > 0);
+        if !state.former.is_empty() {
             return false;
         }
-        state.former = None;
         self.spa.world.clock.monotonic_ns() >= state.rests_until_ns
     }
 
@@ -373,7 +372,7 @@ impl Expanding {
             let mut state = self.known.0.lock();
             let new = || ExpansionStatus::of(top);
             let status = state.status.get_or_insert_with(new);
-            status.copied_bytes += more_bytes;
+            status.copied_bytes = status.copied_bytes.saturating_add(more_bytes);
             status.copied_bytes
         };
         if let Some(zap) = self.zap(top).await? {

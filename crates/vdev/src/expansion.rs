@@ -32,8 +32,8 @@
 //! one from which on it counts; those, and old blocks one of whose copies is repaired, are written
 //! row by row, each with parity of its own.
 //!
-//! While an expansion is under way, moves are ahead of the uberblock on disk by what the txg that is
-//! being written has moved. Blocks there are read from their new places. They are written to these
+//! While an expansion is under way, moves are ahead of the uberblock on disk by what the txg that
+//! is being written has moved. Blocks there are read from their new places. They are written to these
 //! and to where the state on disk has them: after a crash, that is where an intent log is looked
 //! for. A row that lies across the boundary is in its old place, and those sectors of it that were
 //! moved already are written there as well, since they will not be moved once more.
@@ -102,6 +102,8 @@ pub(crate) struct Reflows {
     /// Writes go also to where this has blocks: `told`, or the one before it while there may be
     /// writes that know nothing newer.
     pub(crate) kept: Reflow,
+    /// The uberblock tells a state of the scratch space that nobody here knows.
+    pub(crate) is_strange: bool,
 }
 
 #[derive(Debug)]
@@ -235,6 +237,7 @@ impl Expansion {
                 now: told,
                 told,
                 kept: told,
+                is_strange: matches!(uberblock.reflow_state, ReflowScratchState::Unknown(_)),
             };
         }
     }
@@ -824,8 +827,12 @@ impl Striped<'_> {
         }
         for more in &rows.more {
             let child = &self.children[more.sector.child];
+            let offset = more.sector.offset;
+            // Nobody reads what is there. So nothing else tells that one of the devices below lacks
+            // it, which is to replace another one.
             let is_wrong = repaired.contains(&(more.row, more.column))
-                || child.is_missing(more.sector.offset, context.birth);
+                || child.is_missing(offset, context.birth)
+                || context.scan.is_scan() && child.needs_resilver(offset, 0, context.birth);
             if is_wrong && child.is_readable() {
                 let good = whole[more.row][more.column].clone();
                 repairs.push(child.repair(more.sector.offset, good, context));

@@ -314,8 +314,8 @@ async fn widened(seed: u64, parity: u64, width: u64) -> (Bed, TestTree, Arc<Vdev
     tree.init_labels(fresh, &pool_config(0), Txg::INITIAL)
         .await
         .expect("labelled");
-    let (before, after) = tree.widen(Guid::new(10), &new).expect("it can be widened");
-    assert_eq!(Arc::strong_count(&before), 1, "no I/O goes by it");
+    let (former, after) = tree.widen(Guid::new(10), &new).expect("it can be widened");
+    assert!(former.iter().all(|vdev| vdev.strong_count() == 0), "no I/O");
     bed.width = width + 1;
     let pool = TestTree::over(bed.sim.clone(), tree);
     (bed, pool, after)
@@ -497,6 +497,189 @@ fn a_resilver_writes_what_was_moved_of_rows_across_the_boundary() {
         bed.disk(1)
             .inject(Fault::new(SimOp::Read, FaultEffect::Error));
         bed.read_all(tree, false).await.expect("one of four failed");
+    });
+}
+
+/// The first two steps, with what the uberblock tells of them: everything that the scratch space
+/// had room for is in its new place.
+async fn first_steps(bed: &Bed, tree: &VdevTree, top: &Arc<Vdev>) {
+    for txg in [21, 22] {
+        let step = reflow::next(top).expect("it goes on");
+        let occupied = RangeSet::from_iter([(0, bed.free * SECTOR)]);
+        let moved = tree.reflow_step(top, step, Txg::new(txg), || occupied);
+        moved.await.expect("moved");
+        tree.reflow_told();
+        tree.settle_reflow(top).await.expect("nobody writes");
+    }
+}
+
+/// Of a device that is replaced meanwhile, the new one gets the copies as well.
+#[test]
+fn a_new_device_gets_what_was_moved_of_rows_across_the_boundary() {
+    simulate(async {
+        let (bed, pool, top) = widened(9, 1, 3).await;
+        let tree = &pool.tree;
+        first_steps(&bed, tree, &top).await;
+        drop(top);
+        let new = crate::testing::leaf(&bed.sim, "replacement", 30);
+        let new = tree.prepare_leaf(&new).await.expect("a device");
+        let (role, until) = (crate::MirrorRole::Replacing, Txg::new(30));
+        tree.attach(Guid::new(14), &new, role, Guid::new(31), until)
+            .expect("attached");
+        let top = tree.tops().remove(0);
+        assert!(reflow::obstacle(&top).is_some(), "it is being replaced");
+        drop(top);
+        bed.read_all(tree, true).await.expect("resilvered");
+        let leaf = new.leaf().expect("a leaf");
+        leaf.dirty_times().set_missing(RangeSet::new());
+        let gone = tree.detach(Guid::new(14), None, until, Txg::new(33));
+        drop(gone.await.expect("detached"));
+        let top = tree.tops().remove(0);
+        assert_eq!(reflow::obstacle(&top), None);
+        let step = reflow::next(&top).expect("it goes on");
+        let occupied = RangeSet::from_iter([(0, bed.free * SECTOR)]);
+        let moved = tree.reflow_step(&top, step, Txg::new(34), || occupied);
+        moved.await.expect("moved");
+        assert_eq!(pool.reports.checksum(), 0);
+        bed.disk(1)
+            .inject(Fault::new(SimOp::Read, FaultEffect::Error));
+        bed.read_all(tree, false).await.expect("one of four failed");
+    });
+}
+
+/// A repair goes on when its reader goes away. Where older states than the one on disk have a
+/// block, nothing is written over before it has ended.
+#[test]
+fn what_is_repaired_is_not_written_over() {
+    simulate(async {
+        let (mut bed, pool, top) = widened(11, 1, 3).await;
+        let tree = &pool.tree;
+        first_steps(&bed, tree, &top).await;
+        let from = stand(&top).told.offset_bytes;
+        let step = reflow::next(&top).expect("it goes on");
+        let occupied = RangeSet::from_iter([(0, bed.free * SECTOR)]);
+        let moved = tree.reflow_step(&top, step, Txg::new(23), || occupied.clone());
+        moved.await.expect("moved");
+        tree.reflow_told();
+        let until = stand(&top).told.offset_bytes;
+        let is_moved = |block: &&Block| {
+            let end = block.offset + 2 * block.data.len() as u64;
+            block.offset > from && end < until && block.data.len() > 50_000
+        };
+        let found = bed.blocks.iter().find(is_moved).expect("one was moved");
+        let (offset, birth) = (found.offset, found.birth);
+        let verify = Same(found.data.clone());
+        let length = found.data.len();
+        let faulty = Fault::new(SimOp::Read, FaultEffect::Corrupt);
+        bed.disk(1).inject(faulty.times(1));
+        for child in 0..4 {
+            let stalls = Fault::new(SimOp::Write, FaultEffect::Stall);
+            bed.disk(child).inject(stalls);
+        }
+        let context = IoContext {
+            birth,
+            ..IoContext::default()
+        };
+        let read = tree.read_block(VdevId::new(0), offset, length, &context, &verify);
+        let read = tokio::time::timeout(std::time::Duration::from_millis(100), read).await;
+        assert!(read.is_err(), "the repair takes its time");
+        assert!(tree.settle_reflow(&top).await.is_err(), "it goes on");
+        for child in 0..4 {
+            bed.disk(child).clear_faults();
+            bed.disk(child).release();
+        }
+        tree.settle_reflow(&top).await.expect("it has ended");
+        rewrite(&mut bed, tree, 3).await;
+        bed.read_all(tree, true).await.expect("whole");
+    });
+}
+
+/// What a vdev was before counts as in use as long as I/O is on it, also when it was something else
+/// in between.
+#[test]
+fn all_that_a_vdev_was_is_waited_for() {
+    simulate(async {
+        let bed = Bed::new(13, 1, 3);
+        let config = group(&bed.sim, "raidz", 1, "d", 3, 10);
+        let pool = TestTree::create(bed.sim.clone(), vec![config], 9).await;
+        let tree = &pool.tree;
+        let leaf = async |name: &str, guid| {
+            let config = crate::testing::leaf(&bed.sim, name, guid);
+            let new = tree.prepare_leaf(&config).await.expect("a device");
+            let labels = pool_config(0);
+            let labelled = tree.init_labels(std::slice::from_ref(&new), &labels, Txg::INITIAL);
+            labelled.await.expect("labelled");
+            new
+        };
+        let used = tree.tops().remove(0);
+        let new = leaf("given up", 30).await;
+        let (role, until) = (crate::MirrorRole::Replacing, Txg::new(30));
+        tree.attach(Guid::new(12), &new, role, Guid::new(31), until)
+            .expect("attached");
+        let gone = tree.detach(Guid::new(30), None, until, until);
+        drop(gone.await.expect("detached"));
+        let (former, _) = tree
+            .widen(Guid::new(10), &leaf("d3", 14).await)
+            .expect("it can be widened");
+        let is_used = || former.iter().any(|vdev| vdev.strong_count() > 0);
+        assert!(is_used(), "I/O is on the first one");
+        drop(used);
+        assert!(!is_used());
+    });
+}
+
+/// Free sectors between others are moved with these, if they can be read.
+#[test]
+fn free_sectors_that_cannot_be_read_stop_nothing() {
+    simulate(async {
+        let (bed, pool, top) = widened(15, 1, 3).await;
+        let tree = &pool.tree;
+        // Sector 100 is in row 33 of the second child; all blocks there begin behind it or end
+        // before.
+        let at = LABEL_START_BYTES + 33 * SECTOR;
+        let fails = Fault::new(SimOp::Read, FaultEffect::Error).within(at..at + SECTOR);
+        bed.disk(1).inject(fails);
+        let step = reflow::next(&top).expect("it begins");
+        let all = RangeSet::from_iter([(0, 200 * SECTOR)]);
+        let moved = tree.reflow_step(&top, step, Txg::new(21), || all);
+        assert!(moved.await.is_err(), "it is not free");
+        let free = RangeSet::from_iter([(0, 100 * SECTOR), (101 * SECTOR, 99 * SECTOR)]);
+        let moved = tree.reflow_step(&top, step, Txg::new(21), || free);
+        assert_eq!(moved.await.expect("moved"), 200 * SECTOR);
+        assert_ne!(reflow::next(&top), Some(step));
+    });
+}
+
+/// What no expansion leaves in an uberblock is known for that: where blocks are written would be
+/// where others are.
+#[test]
+fn uberblocks_that_cannot_be_are_noticed() {
+    simulate(async {
+        let (_, pool, top) = widened(17, 1, 3).await;
+        let scratch = BOOT_BYTES * 4;
+        let end = top.metaslab_count() << top.metaslab_shift();
+        let reflowed = ReflowScratchState::InvalidSyncedReflow;
+        for (offset, state, is_damaged) in [
+            (0, ReflowScratchState::NotInUse, false),
+            (scratch, ReflowScratchState::Valid, false),
+            (scratch, ReflowScratchState::InvalidSynced, false),
+            (scratch, ReflowScratchState::InvalidSyncedOnImport, false),
+            (scratch + 3 * SECTOR, reflowed, false),
+            (end, reflowed, false),
+            (scratch, ReflowScratchState::Unknown(7), true),
+            (2 * scratch, ReflowScratchState::Valid, true),
+            (scratch - SECTOR, ReflowScratchState::Valid, true),
+            (8 * SECTOR, reflowed, true),
+            (end + SECTOR, reflowed, true),
+            (u64::MAX >> 9 << 9, reflowed, true),
+        ] {
+            pool.tree.set_uberblock(&Uberblock {
+                reflow_offset_bytes: offset,
+                reflow_state: state,
+                ..crate::testing::uberblock(100)
+            });
+            assert_eq!(reflow::is_damaged(&top), is_damaged, "{offset} {state:?}");
+        }
     });
 }
 

@@ -808,8 +808,8 @@ impl Leaf {
     }
 }
 
-/// The offset on the device itself. Just below zero is the space for boot loaders, the scratch space
-/// of a RAID-Z expansion.
+/// The offset on the device itself. Just below zero is the space for boot loaders, the scratch
+/// space of a RAID-Z expansion.
 fn raw_offset(offset: u64) -> u64 {
     match offset >= BOOT_BYTES.wrapping_neg() {
         true => offset.wrapping_add(LABEL_START_BYTES),

@@ -1,6 +1,6 @@
 //! Moving the sectors of a RAID-Z vdev that is made wider (`raidz_reflow_impl`,
-//! `raidz_reflow_scratch_sync` and `vdev_raidz_reflow_copy_scratch`, module/zfs/vdev_raidz.c). Where
-//! sectors are, and how they are read and written meanwhile, is told in module `expansion`.
+//! `raidz_reflow_scratch_sync` and `vdev_raidz_reflow_copy_scratch`, module/zfs/vdev_raidz.c).
+//! Where sectors are, and how they are read and written meanwhile, is told in module `expansion`.
 //!
 //! # Steps
 //!
@@ -57,6 +57,8 @@ const STEP_BYTES: u64 = 8 << 20;
 const RUN_BYTES: u64 = 1 << 20;
 /// So many of these at the same time.
 const RUNS: usize = 4;
+/// Bytes of all devices that are read at once: of a wide vdev, less of each.
+const RUN_BYTES_MAX: u64 = 16 << 20;
 /// Free space between two ranges, per device, that is moved with them: sooner done than two
 /// operations.
 const GAP_BYTES: u64 = 32 << 10;
@@ -133,7 +135,8 @@ pub fn next(top: &Vdev) -> Option<ReflowStep> {
     } = reflows.now;
     let is_told = reflows.told == reflows.now;
     let in_scratch = scratch_bytes(shift) * children;
-    let can_be = now <= end
+    let can_be = !reflows.is_strange
+        && now <= end
         && now.is_multiple_of(1 << shift)
         && (!scratch || now <= in_scratch && now.is_multiple_of(children << shift));
     if !can_be || in_scratch > end {
@@ -160,6 +163,12 @@ pub fn next(top: &Vdev) -> Option<ReflowStep> {
         true => ReflowStep::Move(now, until),
         false => ReflowStep::Waits,
     })
+}
+
+/// Whether an expansion of this top-level vdev is under way of which the uberblock says what cannot
+/// be. Writes would go to places that others have then: such a pool is only read.
+pub fn is_damaged(top: &Vdev) -> bool {
+    next(top) == Some(ReflowStep::Damaged)
 }
 
 /// How far the expansion under way is, as an offset of the vdev in bytes.
@@ -218,6 +227,8 @@ impl VdevTree {
     /// Waits for writes under way that go to where older states than the one on disk have blocks;
     /// what is there may be written over then. To be called before each group's steps.
     ///
+    /// Repairs as well: they go on when their reader, who kept the range, has gone away.
+    ///
     /// # Errors
     /// [`VdevError::NotMoved`] when they take too long.
     pub async fn settle_reflow(&self, top: &Vdev) -> Result<(), VdevError> {
@@ -231,6 +242,7 @@ impl VdevTree {
             true => reflows.kept.offset_bytes,
             false => 0,
         };
+        let _held = self.soon(top, pin!(self.hold_repairs())).await?;
         let _closed = self
             .close_range(top, expansion, from..reflows.told.offset_bytes)
             .await?;
@@ -262,9 +274,17 @@ impl VdevTree {
         expansion: &Expansion,
         range: Range<u64>,
     ) -> Result<Closed, VdevError> {
-        let closing = pin!(expansion.gate.close(range));
-        match select(closing, self.world().clock.sleep(PATIENCE)).await {
-            Either::Left((closed, _)) => Ok(closed),
+        self.soon(top, pin!(expansion.gate.close(range))).await
+    }
+
+    /// Waits for the end of I/O, but not for long.
+    async fn soon<T>(
+        &self,
+        top: &Vdev,
+        end: impl Future<Output = T> + Unpin,
+    ) -> Result<T, VdevError> {
+        match select(end, self.world().clock.sleep(PATIENCE)).await {
+            Either::Left((ended, _)) => Ok(ended),
             Either::Right(_) => Err(not_moved(top, "I/O under way does not end")),
         }
     }
@@ -316,7 +336,10 @@ impl VdevTree {
             offset_bytes: range.end,
             scratch: matches!(step, ReflowStep::ToScratch(_)),
         };
-        self.flush_tops(std::slice::from_ref(top)).await?;
+        // Of free space nothing was moved, of which there may be very much.
+        if moved_bytes > 0 || matches!(step, ReflowStep::FromScratch(_)) {
+            self.flush_tops(std::slice::from_ref(top)).await?;
+        }
         check_well(top)?;
         if !self.common.halt.is_unchanged(mark) {
             return Err(not_moved(top, "the pool is suspended"));
@@ -371,8 +394,10 @@ impl Mover<'_> {
         to: Target,
     ) -> Result<u64, VdevError> {
         let old = self.children.len() as u64 - 1;
-        let all = runs(range, occupied, GAP_BYTES * old, RUN_BYTES * old);
-        let copies = all.iter().cloned().map(|run| self.copy(run, to));
+        let longest = (RUN_BYTES * old).min(RUN_BYTES_MAX);
+        let all = runs(range, occupied, GAP_BYTES * old, longest);
+        let copies = all.iter().cloned();
+        let copies = copies.map(|run| self.copy_occupied(run, occupied, to));
         let mut copies = futures::stream::iter(copies).buffered(RUNS);
         let mut failure = None;
         // What is under way is waited for: devices may carry it out as long as nobody has told how
@@ -386,6 +411,28 @@ impl Mover<'_> {
             Some(error) => Err(error),
             None => Ok(all.iter().map(|run| run.end - run.start).sum()),
         }
+    }
+
+    /// Copies a run, and when that fails what is occupied of it: free sectors that cannot be read,
+    /// which nothing would ever repair, must not hold the expansion up for good. What was copied
+    /// already is copied once more; nothing that is still to be read was written over.
+    async fn copy_occupied(
+        &self,
+        run: Range<u64>,
+        occupied: &RangeSet,
+        to: Target,
+    ) -> Result<(), VdevError> {
+        let Err(failure) = self.copy(run.clone(), to).await else {
+            return Ok(());
+        };
+        let parts = runs(&run, occupied, 0, run.end - run.start);
+        if parts == [run] {
+            return Err(failure);
+        }
+        for part in parts {
+            self.copy(part, to).await?;
+        }
+        Ok(())
     }
 
     /// Copies sectors from their old places: one read of each child, and one write.

@@ -9,8 +9,9 @@
 //! | `shape` | vdevs made anew over other children |
 //! | `error` | [`TopologyError`] |
 //!
-//! Lock: `list`, for lookups and for one vdev put in another's place. I/O goes on with the
-//! top-level vdev that it found.
+//! Locks: `list`, for lookups and for one vdev put in another's place; `former`, for a few
+//! instructions. Neither is taken under the other. I/O goes on with the top-level vdev that it
+//! found.
 
 mod change;
 mod error;
@@ -18,10 +19,10 @@ mod indirect;
 mod redundancy;
 mod shape;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use format::{Guid, VdevId};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 pub use self::change::{Detached, Replaced};
 pub use self::error::TopologyError;
@@ -37,12 +38,15 @@ use crate::top_spec::{AllocClass, AllocUnits, common_divisor};
 pub struct Topology {
     /// By index; ids have no gaps (removed vdevs are holes).
     list: RwLock<Vec<Arc<Vdev>>>,
+    /// What others have taken the place of, as long as I/O goes on there.
+    former: Mutex<Vec<(VdevId, Weak<Vdev>)>>,
 }
 
 impl Topology {
     pub(crate) fn new(list: Vec<Arc<Vdev>>) -> Self {
         Topology {
             list: RwLock::new(list),
+            former: Mutex::default(),
         }
     }
 
@@ -89,9 +93,24 @@ impl Topology {
 
     /// Puts a top-level vdev in the place of the one that has its number, which is returned.
     pub(crate) fn put(&self, top: &Arc<Vdev>) -> Option<Arc<Vdev>> {
-        let mut list = self.list.write();
-        let slot = list.get_mut(top.vdev_id().get() as usize)?;
-        Some(std::mem::replace(slot, top.clone()))
+        let id = top.vdev_id();
+        let before = {
+            let mut list = self.list.write();
+            let slot = list.get_mut(id.get() as usize)?;
+            std::mem::replace(slot, top.clone())
+        };
+        let mut former = self.former.lock();
+        former.retain(|(_, vdev)| vdev.strong_count() > 0);
+        former.push((id, Arc::downgrade(&before)));
+        Some(before)
+    }
+
+    /// All that a top-level vdev was before and that I/O may still go on with; those without any
+    /// are gone.
+    pub(crate) fn former(&self, id: VdevId) -> Vec<Weak<Vdev>> {
+        let former = self.former.lock();
+        let own = former.iter().filter(|(of, _)| *of == id);
+        own.map(|(_, vdev)| vdev.clone()).collect()
     }
 
     /// The top-level vdev that a vdev is, or is below.

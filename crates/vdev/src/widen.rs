@@ -2,7 +2,7 @@
 //! `vdev_raidz_attach_sync`, module/zfs/vdev_raidz.c). Its sectors are moved after that
 //! ([`crate::reflow`]); until then nothing is on the new child.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use format::{Guid, NvValue};
 
@@ -39,9 +39,9 @@ impl VdevTree {
     }
 
     /// Makes the prepared device `new` one more child of the RAID-Z vdev `target`: in syncing
-    /// context, in a txg that writes the configuration. Returns what the top-level vdev was, and
-    /// what it is now. I/O that began before goes by what it was: it has to end before anything is
-    /// moved.
+    /// context, in a txg that writes the configuration. Returns all that the top-level vdev was and
+    /// I/O goes by that began before, which has to end before anything is moved; and what it is
+    /// now.
     ///
     /// # Errors
     /// [`TopologyError`]; then nothing has changed.
@@ -49,7 +49,7 @@ impl VdevTree {
         &self,
         target: Guid,
         new: &Arc<Vdev>,
-    ) -> Result<(Arc<Vdev>, Arc<Vdev>), TopologyError> {
+    ) -> Result<(Vec<Weak<Vdev>>, Arc<Vdev>), TopologyError> {
         let before = self.check_widen(target)?;
         if let Some(txg) = before.config_u64("create_txg") {
             new.set_config("create_txg", txg);
@@ -57,6 +57,6 @@ impl VdevTree {
         let after = widened(&before, new);
         after.set_config("raidz_expanding", NvValue::Boolean);
         self.topology.put(&after);
-        Ok((before, after))
+        Ok((self.topology.former(after.vdev_id()), after))
     }
 }
