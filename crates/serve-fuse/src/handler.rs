@@ -5,10 +5,11 @@
 //! What others change the kernel is told of (`teller`), so it may keep entries and pages for long.
 //! Where somebody else serves the filesystem, entries of all but directories are good for a second,
 //! since an answer may cross what it is told. Attributes are good for a second, since access times
-//! move with reads; those of a file with changes that are not on disk yet are good for no time,
-//! since the txg's sync changes what it takes on disk. Names that are not there, and names in
-//! `.zfs`, are good for a second; where case or form of names does not count, entries are not kept
-//! at all. `open` is answered "not needed" once, and then never asked again; `create` likewise.
+//! move with reads; those of a file with changes that are not on disk yet are good for 20
+//! milliseconds, since the txg's sync changes what it takes on disk, of which the kernel is not
+//! told. Names that are not there, and names in `.zfs`, are good for a second; where case or form
+//! of names does not count, entries are not kept at all. `open` is answered "not needed" once, and
+//! then never asked again; `create` likewise.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -33,7 +34,7 @@ use crate::listing::{control_attributes, list, list_plus, no_attributes};
 use crate::nodes::{self, File, Nodes, Target};
 use crate::seek::seek;
 use crate::snapdir::is_snapdir;
-use crate::task::{Runner, run, run_sized};
+use crate::task::{Course, LONG_BYTES, Runner, run, run_as};
 
 const ENTRY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 pub(crate) const SHORT_TTL: Duration = Duration::from_secs(1);
@@ -43,8 +44,6 @@ const DIRTY_TTL: Duration = Duration::from_millis(20);
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way in the background (read-ahead, write-back).
 const BACKGROUND_MAX: u16 = 64;
-/// Reads and writes of so many bytes copy for some tens of microseconds.
-const LONG_BYTES: usize = 64 << 10;
 const O_DSYNC: i32 = 0o10000;
 const O_NOATIME: i32 = 0o1000000;
 /// `XATTR_CREATE`, `XATTR_REPLACE` (include/uapi/linux/xattr.h).
@@ -175,14 +174,16 @@ macro_rules! on_file {
         $self:ident, $node:expr, $reply:ident,
         |$file:ident| $work:expr, |$value:pat_param| $done:expr
     ) => {
-        on_file!($self, $node, $reply, false, |$file| $work, |$value| $done)
+        on_file!($self, $node, $reply, Course::Any, |$file| $work, |$value| {
+            $done
+        })
     };
     (
-        $self:ident, $node:expr, $reply:ident, $long:expr,
+        $self:ident, $node:expr, $reply:ident, $course:expr,
         |$file:ident| $work:expr, |$value:pat_param| $done:expr
     ) => {
         let nodes = Arc::clone(&$self.nodes);
-        run_sized(&$self.runtime, $long, async move {
+        run_as(&$self.runtime, $course, async move {
             let outcome = async {
                 let $file = nodes.file($node.0).await?;
                 let value = $work.await.map_err(|error| errno(&error))?;
@@ -608,7 +609,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            data.len() >= LONG_BYTES,
+            Course::of_write(data.len()),
             |file| file.filesystem.write(file.ino, offset, data, sync, caller),
             |()| {
                 traffic.count(TrafficKind::Write, written.into(), since.elapsed());
@@ -640,6 +641,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
+            Course::Logged,
             |file| file.filesystem.sync_file(file.ino),
             |()| reply.ok()
         );
@@ -698,6 +700,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
+            Course::Logged,
             |file| file.filesystem.sync_file(file.ino),
             |()| reply.ok()
         );

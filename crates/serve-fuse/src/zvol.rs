@@ -30,7 +30,7 @@ use crate::convert::joined;
 use crate::error::Result;
 use crate::mount::{Served, UnmountMode};
 use crate::nodes::ROOT;
-use crate::task::{Runner, run};
+use crate::task::{Course, LONG_BYTES, Runner, run, run_as};
 
 /// How long the kernel may go by a size that it was told; [`ZvolDirectory::resized`] tells it
 /// sooner.
@@ -485,7 +485,11 @@ impl fuser::Filesystem for Handler {
         }
         let data = Bytes::copy_from_slice(&data[..room]);
         let durable = flags.0 & O_DSYNC != 0;
-        run(&self.runtime, async move {
+        let course = match room < LONG_BYTES {
+            true => Course::Logged,
+            false => Course::Any,
+        };
+        run_as(&self.runtime, course, async move {
             match volume.write(offset, data, durable).await {
                 Ok(()) => reply.written(room as u32),
                 Err(error) => reply.error(errno(&error)),
@@ -516,7 +520,7 @@ impl fuser::Filesystem for Handler {
             Ok(volume) => volume,
             Err(error) => return reply.error(error),
         };
-        run(&self.runtime, async move {
+        run_as(&self.runtime, Course::Logged, async move {
             match volume.flush().await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(errno(&error)),

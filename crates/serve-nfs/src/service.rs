@@ -131,6 +131,17 @@ impl Work {
         }
     }
 
+    /// Whether all that it waits for is mostly the intent log, and it does little else.
+    pub(crate) fn waits_for_log(&self) -> bool {
+        use v3::request::{LONG_WRITE_BYTES, Request};
+        match self {
+            Self::V3(Request::Write { data, .. }) => data.len() < LONG_WRITE_BYTES,
+            Self::V3(request) => matches!(request, Request::Commit { .. }),
+            Self::V4(request) => request.waits_for_log(),
+            Self::Mount(_) | Self::Lock(_) | Self::Status(_) | Self::Map(_) => false,
+        }
+    }
+
     /// What the answer may need, in bytes.
     pub(crate) fn answer_bytes(&self) -> u32 {
         match self {
@@ -339,5 +350,57 @@ mod tests {
         getattr.opaque(&[1; 28]);
         assert!(!understood(getattr));
         assert!(!understood(call(3, 0)));
+    }
+
+    /// Goal: only writes that are not long, and commits, go on on a device's thread.
+    #[test]
+    fn only_short_writes_and_commits_wait_for_the_log() {
+        let waits = |writer: Writer| {
+            let call = Call::decode(Bytes::from(writer.finish().concat())).expect("a call");
+            let call = Call {
+                credential: Credential::Sys {
+                    uid: 0,
+                    gid: 0,
+                    groups: Arc::new([]),
+                },
+                ..call
+            };
+            Work::decode(&call).expect("understood").waits_for_log()
+        };
+        let write = |bytes: usize| {
+            let mut write = call(3, 7);
+            write.opaque(&[1; 28]);
+            write.u64(0);
+            write.u32(bytes as u32);
+            write.u32(2);
+            write.opaque(&vec![0; bytes]);
+            write
+        };
+        assert!(waits(write(4096)));
+        assert!(!waits(write(64 << 10)));
+        let mut commit = call(3, 21);
+        commit.opaque(&[1; 28]);
+        commit.u64(0);
+        commit.u32(0);
+        assert!(waits(commit));
+        let mut look = call(3, 1);
+        look.opaque(&[1; 28]);
+        assert!(!waits(look));
+        // COMMIT, alone and beside a LOOKUP, which may do anything.
+        let compound = |count: u32| {
+            let mut compound = call(4, 1);
+            compound.opaque(b"");
+            compound.u32(2);
+            compound.u32(count);
+            compound.u32(5);
+            compound.u64(0);
+            compound.u32(0);
+            compound
+        };
+        assert!(waits(compound(1)));
+        let mut two = compound(2);
+        two.u32(15);
+        two.opaque(b"name");
+        assert!(!waits(two));
     }
 }

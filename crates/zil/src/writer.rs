@@ -70,11 +70,16 @@ impl Drop for AtWork<'_> {
         if self.done {
             return;
         }
-        let mut pending = self.shared.pending.lock();
-        pending.writing = false;
-        pending.barrier = self.shared.txgs.open_txg();
-        // Those who wait hear that there will be no answer.
-        pending.tickets.clear();
+        let barrier = self.shared.txgs.open_txg();
+        let tickets = {
+            let mut pending = self.shared.pending.lock();
+            pending.writing = false;
+            pending.barrier = barrier;
+            std::mem::take(&mut pending.tickets)
+        };
+        // Those who wait hear that there will be no answer: without the lock, since that wakes
+        // them, and what wakes them may end them, if the runtime has ended.
+        drop(tickets);
     }
 }
 

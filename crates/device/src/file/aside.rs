@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::DeviceError;
+use crate::{DeviceError, near};
 
 /// After what time a call counts as stuck: longer than a disk takes to wake up.
 const STUCK_AFTER: Duration = Duration::from_secs(15);
@@ -96,9 +96,14 @@ pub(crate) async fn away<T: Send + 'static>(
     })
 }
 
-/// Drops open files on a thread of their own, and waits a moment for that.
+/// Drops open files on a thread of their own, and waits a moment for that; but not on a thread of
+/// a device's, where a task may be the last that had them: others wait for what that thread does,
+/// and whoever opens what is being closed is patient.
 pub(super) fn close<T: Send + 'static>(files: T) {
-    let _ = close_later(files).recv_timeout(CLOSING_PATIENCE);
+    let closed = close_later(files);
+    if !near::takes_tasks() {
+        let _ = closed.recv_timeout(CLOSING_PATIENCE);
+    }
 }
 
 /// Drops open files on a thread of their own; what is returned says when that is done.

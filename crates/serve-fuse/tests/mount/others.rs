@@ -181,6 +181,68 @@ async fn content_and_attributes_that_others_change_are_seen() {
     shared.end().await;
 }
 
+/// Goal: what others change of a file that is not on disk yet is seen at once, though the kernel
+/// goes by its attributes for a moment. Method: it is asked for them right before and right after,
+/// many times: writes, shortening, clones, modes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn changes_of_what_is_not_on_disk_are_seen_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let shared = Shared::new().await;
+    shared
+        .there(|root| {
+            fs::write(root.join("f"), "12345678").expect("write");
+            fs::write(root.join("from"), pattern(3, 5000)).expect("write");
+        })
+        .await;
+    let (ino, from) = (shared.ino("f").await, shared.ino("from").await);
+    let fs = shared.fs();
+    let seen = || {
+        shared.there(|root| {
+            let found = fs::metadata(root.join("f")).expect("stat");
+            (found.len(), found.mode() & 0o777)
+        })
+    };
+    for round in 0..200u32 {
+        let (size, mode) = seen().await;
+        let expected = match round % 4 {
+            0 => {
+                shared.write("f", size, b"more").await;
+                (size + 4, mode)
+            }
+            1 => {
+                let set = SetAttributes {
+                    size_bytes: Some(size / 2),
+                    ..SetAttributes::default()
+                };
+                let set = fs.set_attributes(ino, &set, Caller::ROOT);
+                set.await.expect("set");
+                (size / 2, mode)
+            }
+            2 => {
+                let copying = fs.copy_range(from, 0, ino, size, 5000, Caller::ROOT);
+                assert_eq!(copying.await.expect("copied"), 5000);
+                (size + 5000, mode)
+            }
+            _ => {
+                let mode = 0o600 + round % 64;
+                let set = SetAttributes {
+                    mode: Some(mode),
+                    ..SetAttributes::default()
+                };
+                let set = fs.set_attributes(ino, &set, Caller::ROOT);
+                set.await.expect("set");
+                (size, mode)
+            }
+        };
+        shared.told().await;
+        assert_eq!(seen().await, expected, "{round}");
+    }
+    drop(fs);
+    shared.end().await;
+}
+
 /// Goal: names that others make, remove, replace and move are seen at once, and what is written by
 /// them goes where the name leads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]

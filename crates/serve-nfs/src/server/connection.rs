@@ -231,6 +231,9 @@ async fn receive(
             Err(None) => return Err(io::Error::from(io::ErrorKind::InvalidData)),
         };
         let may_compute_long = work.may_compute_long();
+        // Such a request goes on on the device's thread that wrote the log, which must not be held
+        // up: the others are the runtime's.
+        let waits_for_log = work.waits_for_log();
         let request = Request {
             caller: Arc::clone(caller),
             gone: work.only_waits().then(|| gone.clone()),
@@ -255,9 +258,9 @@ async fn receive(
                         outlet.flush();
                     }
                 };
-                match may_compute_long {
-                    true => drop(tokio::spawn(answering)),
-                    false => device::start_near(&Handle::current(), answering),
+                match waits_for_log {
+                    true => device::start_near(&Handle::current(), answering),
+                    false => drop(tokio::spawn(answering)),
                 }
             }
         }

@@ -9,6 +9,8 @@ use crate::xdr::{Reader, Result, XdrError};
 
 /// Most bytes that one request reads or writes.
 pub(crate) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Copying so much takes some tens of microseconds.
+pub(crate) const LONG_WRITE_BYTES: usize = 64 << 10;
 /// Number of the procedure that writes.
 pub(crate) const WRITE: u32 = 7;
 /// Most bytes of a directory that one request lists.

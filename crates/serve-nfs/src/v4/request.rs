@@ -9,7 +9,7 @@ use filesystem::FileKind;
 use super::attributes::{ATTRIBUTES_BYTES_MAX, Compared, Set};
 use super::types::{Bits, StateId, Status, op};
 use crate::handle::{HANDLE_BYTES_MAX, Handle};
-use crate::v3::request::{LISTING_BYTES_MAX, Stable, TRANSFER_BYTES_MAX};
+use crate::v3::request::{LISTING_BYTES_MAX, LONG_WRITE_BYTES, Stable, TRANSFER_BYTES_MAX};
 use crate::v3::types::{NAME_BYTES_MAX, TARGET_BYTES_MAX};
 use crate::xdr::{Reader, Result, XdrError};
 
@@ -456,6 +456,28 @@ impl Request {
         };
         let is_long = |operation: &Operation| matches!(operation, Operation::ReadDirectory { .. });
         compound.operations.iter().any(is_long)
+    }
+
+    /// Whether all that it waits for is mostly the intent log, and it does little else: one write,
+    /// or a commit, and what clients put around these.
+    pub(crate) fn waits_for_log(&self) -> bool {
+        let Self::Compound(compound) = self else {
+            return false;
+        };
+        let is_logged = |operation: &Operation| {
+            matches!(operation, Operation::Write { .. } | Operation::Commit)
+        };
+        let is_short = |operation: &Operation| match operation {
+            Operation::Write { data, .. } => data.len() < LONG_WRITE_BYTES,
+            Operation::Commit
+            | Operation::Sequence { .. }
+            | Operation::PutHandle { .. }
+            | Operation::GetAttributes { .. } => true,
+            _ => false,
+        };
+        let operations = &compound.operations;
+        let logged = operations.iter().filter(|operation| is_logged(operation));
+        logged.count() == 1 && operations.iter().all(is_short)
     }
 
     /// What the answer may need, in bytes.

@@ -534,6 +534,6 @@ fn asize(pointer: &BlockPointer) -> u64 {
     pointer.dvas().map(|dva| dva.asize_bytes()).sum()
 }
 
-fn open_log(set: &Arc<ObjectSet>, txgs: &Arc<TxgManager>, owner: &Owner) -> Arc<Zil> {
+pub fn open_log(set: &Arc<ObjectSet>, txgs: &Arc<TxgManager>, owner: &Owner) -> Arc<Zil> {
     Zil::open(Box::new(owner.clone()), set.clone(), txgs.clone())
 }

@@ -9,7 +9,10 @@ mod cuts;
 mod golden;
 mod missed;
 
-use std::sync::atomic::Ordering;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,8 +24,10 @@ use zio::pipeline::{FailMode, LogPlaces};
 
 use crate::blocks::{BLOCK_BYTES_MAX, Bursts, Packer, RECORD_BYTES_MAX, Records, block_bytes};
 use crate::pending::{Entry, EntryBody, OBJECT_BYTES_MAX, Pending};
-use crate::{LogContent, LogRecord, ReplayError, ReplayRecord, ReplayTarget, SyncMode};
-use bed::{Bed, Layout, Machine, simulate};
+use crate::{
+    LogContent, LogRecord, ReplayError, ReplayRecord, ReplayTarget, SyncMode, Zil, ZilError,
+};
+use bed::{Bed, Layout, Machine, open_log, simulate};
 
 const BLOCK: u32 = 4096;
 
@@ -903,4 +908,64 @@ fn what_belongs_together_is_in_one_block() {
         }
     }
     assert!(!Packer::new(4096, 0).add(&together(RECORD_BYTES_MAX)));
+}
+
+/// Goal: a writer that is ended in the midst (its runtime ends) tells nobody that anything is
+/// durable, wakes those who wait without a lock of the log, and who asks again waits for the
+/// transaction group that has what was lost. Method: a writer that is dropped; somebody who waits
+/// and looks at the log as soon as he is woken.
+#[test]
+fn a_writer_that_is_ended_answers_nobody() {
+    /// Keeps tasks and does not run them.
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<BoxFuture<'static, ()>>>);
+    impl device::Spawn for Kept {
+        fn spawn(&self, task: BoxFuture<'static, ()>) {
+            self.0.lock().push(task);
+        }
+    }
+    struct Looks(Arc<Zil>, AtomicBool);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            self.0.is_idle();
+            self.1.store(true, Ordering::Relaxed);
+        }
+    }
+    simulate(async {
+        let bed = Machine::new(41, Layout::Single).create().await;
+        let kept = Arc::new(Kept::default());
+        let mut zil = open_log(&bed.set, &bed.txgs, &bed.owner);
+        let shared = Arc::get_mut(&mut zil).and_then(|zil| Arc::get_mut(&mut zil.shared));
+        shared.expect("nobody else has it").world.spawn = kept.clone();
+        let tx = bed.tx().await;
+        let txg = tx.txg();
+        bed.set.dirty_root(&tx);
+        let record = raw(LogKind::Create, ObjectId::new(1), b"name".to_vec());
+        zil.record(&tx, record);
+        drop(tx);
+        let looks = Arc::new(Looks(zil.clone(), AtomicBool::new(false)));
+        let waker = Waker::from(looks.clone());
+        let mut context = Context::from_waker(&waker);
+        let commit = || Box::pin(zil.commit(ObjectId::ZERO));
+        // The first one's is under way, the second one waits for the next.
+        let mut commits = [commit(), commit()];
+        for commit in &mut commits {
+            assert!(commit.as_mut().poll(&mut context).is_pending());
+        }
+        let tasks = std::mem::take(&mut *kept.0.lock());
+        assert_eq!(tasks.len(), 1);
+        drop(tasks);
+        assert!(looks.1.load(Ordering::Relaxed));
+        for commit in commits {
+            assert!(matches!(commit.await, Err(ZilError::Closed)));
+        }
+        assert!(bed.txgs.synced_txg() < txg);
+        let mut again = pin!(zil.commit(ObjectId::ZERO));
+        assert!(again.as_mut().poll(&mut context).is_pending());
+        for task in std::mem::take(&mut *kept.0.lock()) {
+            tokio::spawn(task);
+        }
+        again.await.expect("it is on disk");
+        assert!(bed.txgs.synced_txg() >= txg);
+    });
 }
