@@ -109,13 +109,39 @@ pub trait DedupTables: Send + Sync {
 
 pub(super) type Slot = Arc<tokio::sync::Mutex<Option<LiveEntry>>>;
 
+/// References that a txg drops.
+#[derive(Default)]
+struct Frees {
+    blocks: Vec<BlockPointer>,
+    /// In the order of the tables, all of them.
+    is_sorted: bool,
+}
+
+impl Frees {
+    fn push(&mut self, block: BlockPointer) {
+        self.blocks.push(block);
+        self.is_sorted = false;
+    }
+
+    /// Up to `limit` of them, from the end of the tables' order. Those of a leaf come together, so
+    /// that it is read once. However many pieces are taken, they are sorted once.
+    fn take(&mut self, limit: usize) -> Vec<BlockPointer> {
+        if !self.is_sorted {
+            self.blocks.sort_unstable_by_key(BlockPointer::checksum);
+            self.is_sorted = true;
+        }
+        let rest = self.blocks.len().saturating_sub(limit);
+        self.blocks.split_off(rest)
+    }
+}
+
 /// The live entries, and the references that are to be dropped.
 #[derive(Default)]
 pub struct Dedup {
     tables: RwLock<Option<Weak<dyn DedupTables>>>,
     live: Mutex<HashMap<DedupName, Slot>>,
     /// References to drop.
-    frees: Mutex<BTreeMap<Txg, Vec<BlockPointer>>>,
+    frees: Mutex<BTreeMap<Txg, Frees>>,
 }
 
 /// Damage that reading again does not mend: a reference is rather leaked than the pool stopped.
@@ -193,7 +219,8 @@ impl Dedup {
     pub fn memory_bytes(&self) -> u64 {
         let entry_bytes = size_of::<(DedupName, Slot)>() + size_of::<LiveEntry>();
         let entries_bytes = self.live.lock().len() * entry_bytes;
-        let frees = self.frees.lock().values().map(Vec::len).sum::<usize>();
+        let frees = self.frees.lock();
+        let frees: usize = frees.values().map(|frees| frees.blocks.len()).sum();
         (entries_bytes + frees * size_of::<BlockPointer>()) as u64
     }
 
@@ -224,11 +251,8 @@ impl Dedup {
             let Some(list) = frees.get_mut(&txg) else {
                 return Ok(0);
             };
-            // In the order of the tables: those of a leaf come together, and it is read once.
-            list.sort_unstable_by_key(BlockPointer::checksum);
-            let rest = list.len().saturating_sub(limit);
-            let taken = list.split_off(rest);
-            if list.is_empty() {
+            let taken = list.take(limit);
+            if list.blocks.is_empty() {
                 frees.remove(&txg);
             }
             taken

@@ -25,6 +25,8 @@ struct InMemory {
     may_grow: Mutex<bool>,
     entries: Mutex<HashMap<DedupName, StoredEntry>>,
     damaged: Mutex<bool>,
+    /// What was looked for, in order.
+    asked: Mutex<Vec<DedupName>>,
 }
 
 impl DedupTables for InMemory {
@@ -39,6 +41,7 @@ impl DedupTables for InMemory {
                     what: "it is damaged".into(),
                 });
             }
+            self.asked.lock().push(*name);
             Ok(self.entries.lock().get(name).cloned())
         })
     }
@@ -67,6 +70,7 @@ impl Ground {
             may_grow: Mutex::new(true),
             entries: Mutex::default(),
             damaged: Mutex::new(false),
+            asked: Mutex::default(),
         });
         let known: Arc<dyn DedupTables> = tables.clone();
         pool.pipeline.dedup().set_tables(&known);
@@ -164,6 +168,40 @@ fn the_same_data_is_stored_once() {
             });
         }
     }
+}
+
+#[test]
+fn references_are_dropped_in_the_order_of_the_table() {
+    simulate(async {
+        let ground = Ground::new(true).await;
+        let pipeline = &ground.pool.pipeline;
+        let mut blocks = Vec::new();
+        for seed in 0..20 {
+            blocks.push(ground.write(TXG, &data(seed), &policy(1, false)).await);
+        }
+        assert_eq!(ground.settle(TXG).await, 20);
+        let drop_some = async |limit| {
+            ground.tables.asked.lock().clear();
+            let count = pipeline.frees().drop_dedup_references(TXG, limit).await;
+            let asked = std::mem::take(&mut *ground.tables.asked.lock());
+            assert_eq!(count.unwrap(), asked.len());
+            asked
+        };
+        let (last, first) = blocks.split_last().unwrap();
+        first.iter().for_each(|bp| pipeline.free(TXG, bp));
+        let mut names: Vec<_> = first.iter().filter_map(DedupName::of).collect();
+        names.sort_unstable_by_key(DedupName::order);
+        assert_eq!(drop_some(8).await, names[11..]);
+        assert_eq!(drop_some(8).await, names[3..11]);
+        // One that comes between the pieces has its place among the rest.
+        pipeline.free(TXG, last);
+        names.truncate(3);
+        names.extend(DedupName::of(last));
+        names.sort_unstable_by_key(DedupName::order);
+        assert_eq!(drop_some(8).await, names);
+        assert!(drop_some(8).await.is_empty());
+        assert_eq!(ground.settle(TXG).await, 0);
+    });
 }
 
 #[test]
