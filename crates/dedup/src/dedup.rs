@@ -33,8 +33,8 @@
 //! tables, logs and blocks are those of one txg. What is in memory of the logs is read from them
 //! when the pool is imported.
 //!
-//! Locks: `tables`, `status`, `limits` and `chosen`, for some instructions each; before them
-//! `is_pruning`, for as long as it takes. Only the sync loop changes tables.
+//! Locks: `tables`, then `planned`; `status`, `limits` and `chosen`: for some instructions each;
+//! before them `is_pruning`, for as long as it takes. Only the sync loop changes tables.
 
 mod flush;
 mod known;
@@ -96,6 +96,7 @@ pub fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
         features: dsl.features().clone(),
         cache: pipeline.cache().shared().clone(),
         tables: RwLock::default(),
+        planned: Mutex::default(),
         status: Mutex::default(),
         quota_bytes: AtomicU64::new(QUOTA_AUTO),
         has_logs: AtomicBool::new(false),
@@ -137,6 +138,8 @@ pub struct Dedup {
     cache: Arc<SharedCache>,
     /// By the code of the checksum.
     tables: RwLock<BTreeMap<u8, Table>>,
+    /// Whether a table that this pass is about to make is flat, by the code of the checksum.
+    planned: Mutex<BTreeMap<u8, bool>>,
     status: Mutex<DedupStatus>,
     /// Property `dedup_table_quota`, in bytes; zero is none.
     quota_bytes: AtomicU64,
@@ -191,7 +194,7 @@ impl Dedup {
                     table.flat = flags & FLAG_FLAT != 0;
                     table.is_logged = flags & FLAG_LOG != 0;
                     table.own_directory = Some(own.id());
-                    table.logs = Logs::load(&self.mos, &own, checksum).await?;
+                    table.logs = Logs::load(&self.mos, &own, checksum, table.flat).await?;
                     own
                 }
             };
@@ -329,6 +332,16 @@ impl Dedup {
         self.features.is_enabled(features::FAST_DEDUP)
     }
 
+    /// Whether a table that is not there yet will be flat. That is decided with its first entry: a
+    /// txg may enable the feature after some of its blocks were written, and a flat table cannot
+    /// hold entries that are not.
+    fn will_be_flat(&self, code: u8) -> bool {
+        let mut planned = self.planned.lock();
+        *planned
+            .entry(code)
+            .or_insert_with(|| self.is_fast_enabled())
+    }
+
     async fn find(&self, name: &DedupName) -> Result<Option<StoredEntry>, ObjectError> {
         let (zaps, flat) = {
             let tables = self.tables.read();
@@ -392,6 +405,8 @@ impl Dedup {
                 self.learn(ctx, code).await?;
             }
         }
+        // No entry is left that waits for its table.
+        self.planned.lock().clear();
         if changed {
             self.finish(ctx, tx).await?;
         }
@@ -430,7 +445,7 @@ impl Dedup {
         let table = tables.get(&code);
         let is_written = self.limits.read().is_written;
         table.map_or_else(
-            || self.is_fast_enabled() && is_written,
+            || self.will_be_flat(code) && is_written,
             // What is in a log already can change only there.
             |table| table.is_logged && (is_written || table.logs.len() > 0),
         )
@@ -477,9 +492,10 @@ impl DedupTables for Dedup {
         if self.is_over_quota() {
             return None;
         }
+        let code = checksum.code();
         let tables = self.tables.read();
-        let table = tables.get(&checksum.code());
-        Some(table.map_or_else(|| self.is_fast_enabled(), |table| table.flat))
+        let table = tables.get(&code);
+        Some(table.map_or_else(|| self.will_be_flat(code), |table| table.flat))
     }
 
     fn may_be_pruned(&self, checksum: Checksum) -> bool {

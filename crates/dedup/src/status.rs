@@ -21,6 +21,9 @@ pub(crate) const BUCKETS: usize = 64;
 /// Bits 8 to 15 of a dedup log's head: it is being flushed, and says up to which key that has come.
 const LOG_HAS_CHECKPOINT: u64 = 2 << 8;
 
+/// Entries of logs that are counted, of each table. Who wrote a log may have had more memory.
+const LOGGED_MAX: usize = 1 << 19;
+
 /// Dedup tables of a pool, in sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DedupStatus {
@@ -156,7 +159,8 @@ impl DedupStatus {
 }
 
 /// Adds what the logs of one table hold: entries changed since the table was (`ddt_log_load`,
-/// module/zfs/ddt_log.c). An entry counts once, as the log that is not being flushed has it.
+/// module/zfs/ddt_log.c). An entry counts once, as the log that is not being flushed has it. Of a
+/// very long log the rest is not counted: it is when the log is flushed, which an import waits for.
 async fn load_logs(
     mos: &Arc<ObjectSet>,
     logs: &[ObjectId],
@@ -186,7 +190,8 @@ async fn load_logs(
             while let Some((record, length)) = DdtLogRecord::decode(rest, Endian::Little)? {
                 rest = rest.get(length.max(8)..).unwrap_or_default();
                 let words = *record.key.words();
-                if flushed.is_none_or(|flushed| words > flushed) {
+                let is_known = entries.len() < LOGGED_MAX || entries.contains_key(&words);
+                if is_known && flushed.is_none_or(|flushed| words > flushed) {
                     let is_stored = record.storage == 0;
                     entries.insert(words, (record.key, record.value, is_stored));
                 }

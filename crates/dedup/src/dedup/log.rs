@@ -133,6 +133,8 @@ impl Logged {
 pub(super) struct Log {
     object: Object,
     head: DdtLogHeader,
+    /// The table's entries are flat.
+    is_flat: bool,
 }
 
 fn damaged(object: ObjectId, detail: String) -> PoolError {
@@ -156,7 +158,11 @@ impl Log {
             .with_block_bytes(BLOCK_BYTES)
             .with_bonus(ObjectType::OTN_UINT64_METADATA, head.encode().to_vec());
         let object = mos.allocate(tx, new).await?;
-        Ok(Log { object, head })
+        Ok(Log {
+            object,
+            head,
+            is_flat: true,
+        })
     }
 
     fn is_flushing(&self) -> bool {
@@ -201,13 +207,13 @@ impl Log {
             bytes.extend_from_slice(&record);
         }
         bytes.resize(bytes.len().next_multiple_of(block_bytes), 0);
+        // A length that ends within a block, which nobody writes, is that of the whole block.
+        let start = self.head.length_bytes.next_multiple_of(block_bytes as u64);
         let head = DdtLogHeader {
-            length_bytes: self.head.length_bytes + bytes.len() as u64,
+            length_bytes: start + bytes.len() as u64,
             ..self.head
         };
-        self.object
-            .write(tx, self.head.length_bytes, bytes.into())
-            .await?;
+        self.object.write(tx, start, bytes.into()).await?;
         self.set_head(tx, head)
     }
 
@@ -263,6 +269,11 @@ impl Log {
             }
             while let Some((record, length)) = DdtLogRecord::decode(rest, Endian::Little)? {
                 rest = rest.get(length.max(8)..).unwrap_or_default();
+                if matches!(record.value, DdtPhys::Flat { .. }) != self.is_flat {
+                    // In the table's ZAPs it would be read as something else.
+                    let detail = format!("an entry at byte {offset} is not of the table's form");
+                    return Err(damaged(self.object.id(), detail));
+                }
                 if flushed.is_none_or(|flushed| *record.key.words() > flushed) {
                     visit(record);
                 }
@@ -314,6 +325,7 @@ impl Logs {
         mos: &Arc<ObjectSet>,
         directory: &Zap,
         checksum: Checksum,
+        is_flat: bool,
     ) -> Result<Self, PoolError> {
         let mut logs = Vec::new();
         for number in 0..2 {
@@ -328,7 +340,11 @@ impl Logs {
                     format!("version {} is unknown", head.info & 0xff),
                 ));
             }
-            logs.push(Log { object, head });
+            logs.push(Log {
+                object,
+                head,
+                is_flat,
+            });
         }
         let flushing = logs.iter().filter(|log| log.is_flushing()).count();
         if let Some(log) = logs.first()

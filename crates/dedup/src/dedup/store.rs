@@ -138,7 +138,7 @@ impl Dedup {
             root.add_u64(tx, directory::DDT_STATISTICS, zap.id().get())
                 .await?;
         }
-        let table = match self.is_fast_enabled() {
+        let table = match self.will_be_flat(code) {
             true => Table {
                 flat: true,
                 is_logged: true,

@@ -513,6 +513,49 @@ async fn old_entries_are_stored_once() {
     stored_once(false, "on", &[]).await;
 }
 
+/// Goal: a table has the form of its first entries, and no reference gets lost by another one.
+/// Method: the feature is enabled in the txg that writes the first blocks of a table; then their
+/// references are dropped, some at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_has_the_form_of_its_first_entries() {
+    let (ground, pool) = Ground::new(false, "on", &[]).await;
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let one = new_object(&dataset, 16 * KIB).await;
+    let two = new_object(&dataset, 16 * KIB).await;
+    for block in 0..10 {
+        put(&dataset, &one, block, pattern(block)).await;
+        put(&dataset, &two, block, pattern(block)).await;
+    }
+    let enabled = pool.properties().set("feature@fast_dedup", "enabled");
+    enabled.await.expect("enable");
+    assert_eq!(refcount(&pool), (FeatureState::Enabled, 0));
+    let ids = (one.id(), two.id());
+    drop((one, two, dataset));
+    pool.export(false).await.expect("export");
+    let (world, dir) = (&ground.world, ground.images.path());
+    zdb_is_clean(dir, "tank");
+    assert_eq!(entries_by_zdb(dir, "tank"), (10, nice(20)));
+    session(world, dir, "tank", async |pool| {
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        free_objects(&dataset, &[ids.0]).await;
+        pool.sync().await.expect("sync");
+        check_kinds(pool, &[(ids.1, (0..10).collect())]).await;
+    })
+    .await;
+    session(world, dir, "tank", async |pool| {
+        let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+        free_objects(&dataset, &[ids.1]).await;
+        pool.sync().await.expect("sync");
+        assert_eq!(pool.status().dedup.entries, 0);
+        // A table that is made now is flat.
+        let three = new_object(&dataset, 16 * KIB).await;
+        put(&dataset, &three, 0, pattern(0)).await;
+        pool.sync().await.expect("sync");
+        assert_eq!(refcount(pool), (FeatureState::Active, 1));
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_checksums_and_verification() {
     stored_once(true, "blake3,verify", &[("copies", "2")]).await;
