@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use plan::Layout;
 use plan::layout::Footprint;
 use pool::{
-    AddSpec, CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, Pool, ScanSpec,
-    VdevClass, VdevLayout, VdevSpec,
+    AddSpec, CreateSpec, FeatureChoice, HostIdentity, ImportSpec, LeafSpec, LogLimits, Pool,
+    ScanSpec, VdevClass, VdevLayout, VdevSpec,
 };
 use volume::{Volume, ZvolInit};
 
@@ -421,7 +421,7 @@ impl Server {
 }
 
 /// Gives a pool the trial's memory: for its cache, and, as a server does, two fifths of it for what
-/// is written and not on disk yet.
+/// is written and not on disk yet. Of dedup tables, too, what goes by the size of memory.
 fn set_memory(pool: &Pool, trial: &Trial) {
     let by = u64::from(trial.scale);
     let memory_bytes = trial.pool.memory;
@@ -429,6 +429,11 @@ fn set_memory(pool: &Pool, trial: &Trial) {
     cache.set_limit_bytes(memory_bytes / by);
     let dirty_bytes = (memory_bytes / 5 * 2).clamp(DIRTY_BYTES.start, DIRTY_BYTES.end);
     pool.set_dirty_max_bytes((dirty_bytes / by).max(DIRTY_BYTES_MIN));
+    let limits = LogLimits {
+        is_written: trial.pool.dedup_logs,
+        ..LogLimits::default()
+    };
+    pool::set_dedup_log_limits(pool, limits);
 }
 
 /// Bytes of each disk: the model's, or so few that the set is spread over the part of them that
