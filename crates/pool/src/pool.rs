@@ -376,8 +376,8 @@ impl Pool {
 
     /// Attaches a device to another one, to mirror or to replace it, or to a RAID-Z vdev, to make
     /// that wider in the background (`zpool attach`, `zpool replace`). A hot spare of the pool that
-    /// stands by stands in for what it is to replace. Returns once it is a part of the pool on disk;
-    /// it is resilvered after that.
+    /// stands by stands in for what it is to replace. Returns once it is a part of the pool on
+    /// disk; it is resilvered after that.
     ///
     /// # Errors
     /// [`PoolError::Topology`], [`PoolError::NotInPool`], [`PoolError::IsSpare`],

@@ -15,8 +15,8 @@
 //!
 //! # What a crash leaves
 //! The uberblock tells how far it is, of the same state as the configuration, which tells that
-//! there is an expansion at all. An import goes on from there; so does OpenZFS, and we with what that
-//! began. What is in the vdev's ZAP is for people.
+//! there is an expansion at all. An import goes on from there; so does OpenZFS, and we with what
+//! that began. What is in the vdev's ZAP is for people.
 //!
 //! Lock: that of [`KnownExpansion`], for a few instructions; nothing else is locked under it.
 //!

@@ -33,10 +33,10 @@
 //! row by row, each with parity of its own.
 //!
 //! While an expansion is under way, moves are ahead of the uberblock on disk by what the txg that
-//! is being written has moved. Blocks there are read from their new places. They are written to these
-//! and to where the state on disk has them: after a crash, that is where an intent log is looked
-//! for. A row that lies across the boundary is in its old place, and those sectors of it that were
-//! moved already are written there as well, since they will not be moved once more.
+//! is being written has moved. Blocks there are read from their new places. They are written to
+//! these and to where the state on disk has them: after a crash, that is where an intent log is
+//! looked for. A row that lies across the boundary is in its old place, and those sectors of it
+//! that were moved already are written there as well, since they will not be moved once more.
 //!
 //! I/O holds its range ([`RangeGate`]) from before it looks where a block is until it has ended.
 

@@ -807,8 +807,8 @@ rm r4; zpool sync tank
 cd /; zpool export tank
 ";
 
-/// Goal: OpenZFS goes on with our logs, and we with its. Method: a pool with logs in the middle goes
-/// to OpenZFS, which writes to it and scrubs, and comes back.
+/// Goal: OpenZFS goes on with our logs, and we with its. Method: a pool with logs in the middle
+/// goes to OpenZFS, which writes to it and scrubs, and comes back.
 async fn logs_go_to_openzfs_and_back(peer: Option<Peer>) {
     let Some(peer) = peer else { return };
     let (ground, pool) = Ground::new(true, "on", &[]).await;
