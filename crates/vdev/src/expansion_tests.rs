@@ -634,8 +634,7 @@ fn free_sectors_that_cannot_be_read_stop_nothing() {
     simulate(async {
         let (bed, pool, top) = widened(15, 1, 3).await;
         let tree = &pool.tree;
-        // Sector 100 is in row 33 of the second child; all blocks there begin behind it or end
-        // before.
+        // Sector 100 is in row 33 of the second child. What is there does not matter here.
         let at = LABEL_START_BYTES + 33 * SECTOR;
         let fails = Fault::new(SimOp::Read, FaultEffect::Error).within(at..at + SECTOR);
         bed.disk(1).inject(fails);
