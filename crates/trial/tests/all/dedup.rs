@@ -1,6 +1,7 @@
 //! Goal: new data goes to a pool whose dedup table is eight times as large as its memory at a rate
 //! that bears comparison with that of the same pool without deduplication. Method: the trial
-//! `dedup-8x`, with `MILLPOND_LONG=1` alone: it takes minutes.
+//! `dedup-8x`, with `MILLPOND_LONG=1` alone: it takes minutes. What is asked for is what changes of
+//! the table that are logged first come to; half on disks and four fifths with an SSD are wanted.
 
 use trial::{Told, Trials, run_all, story};
 
@@ -20,9 +21,10 @@ fn new_data_does_not_wait_for_a_table_that_is_larger_than_memory() {
     println!("{}", told.markdown());
     let plain = rate(&told, "without deduplication");
     let of_plain = |server: &str| rate(&told, server) / plain;
-    let (disks, ssd) = (of_plain("table on the disks"), of_plain("table on an SSD"));
+    let disks = of_plain("table on the disks, with logs");
+    let ssd = of_plain("table on an SSD, with logs");
     assert!(
-        disks > 0.2 && ssd > 0.2,
+        disks > 0.2 && ssd > 0.6,
         "{disks:.2}, {ssd:.2} of {plain:.0}"
     );
 }
