@@ -39,7 +39,8 @@ use async_task::{Builder, Runnable, Task};
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 
-use crate::BoxFuture;
+/// A task of any kind.
+type AnyTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Most tasks that a thread goes on with before it is there for its device again: the writer of a
 /// log, and some who waited for it.
@@ -150,7 +151,7 @@ impl Drop for Keeper {
 
 /// A task. A panic in it, also while it is dropped, ends it and nothing else.
 struct Contained {
-    task: Option<BoxFuture<'static, ()>>,
+    task: Option<AnyTask>,
     number: u64,
     home: Arc<Home>,
 }
