@@ -25,7 +25,7 @@ use crate::session::{
     Action, LineId, OUTPUT_FREE_BYTES, ProtocolError, Session, TaskId, Ticket, base_bytes,
 };
 use crate::target::{Control, Registration};
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 use net::{Looking, Turn};
@@ -361,6 +361,9 @@ struct Wire {
     stalled_intervals: u32,
     /// The last request had a long data segment, and so may the next one.
     has_long_data: bool,
+    /// How long the input may become. Its memory may have more room, as it is used again: a long
+    /// request that came into that whole would not be in its place ([`net::place`]).
+    input_bytes_max: usize,
     looking: Looking,
     _place: Place,
 }
@@ -380,6 +383,7 @@ impl Wire {
             awaited: [None; 2],
             stalled_intervals: 0,
             has_long_data: false,
+            input_bytes_max: INPUT_BYTES,
             looking: Looking::default(),
             _place: place,
         }
@@ -453,7 +457,9 @@ impl Wire {
             }
         }
         if result.is_pending() {
-            result = pin!(socket.read_buf(input)).poll(context);
+            let most = self.input_bytes_max.saturating_sub(input.len());
+            let mut room = input.limit(most.max(INPUT_BYTES_MIN));
+            result = pin!(socket.read_buf(&mut room)).poll(context);
             self.looking.has_read(result.is_pending());
         }
         if let Poll::Ready(Ok(1..)) = result {
@@ -485,12 +491,14 @@ impl Wire {
             // The next header comes along.
             let data_at = self.framing.data_at(&Header(*head));
             net::place(input, needed + BHS_BYTES, data_at);
+            self.input_bytes_max = needed + BHS_BYTES;
             return;
         }
         let wanted = match self.has_long_data {
             true => INPUT_BYTES_MIN,
             false => INPUT_BYTES,
         };
+        self.input_bytes_max = needed.max(wanted);
         let free = input.capacity() - input.len();
         let missing = needed - input.len();
         if free < missing || free < wanted / 4 {
