@@ -168,7 +168,12 @@ const NOT_HERE: [(&str, &str, &str); 12] = [
 ];
 
 /// What is taken and does less than there, and why.
-const LESS: [(&str, &str, &str); 8] = [
+const LESS: [(&str, &str, &str); 9] = [
+    (
+        "zpool ddtprune",
+        "-d -p",
+        "refused: nothing is removed from dedup tables yet",
+    ),
     (
         "zpool clear",
         "-F -n -X",
