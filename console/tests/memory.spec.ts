@@ -79,7 +79,7 @@ test('a cache device that gets warm is seen getting warm', async () => {
   });
   await ask(page, '/v1/zfs/create', {
     name: `${pool}/warm`,
-    properties: { primarycache: 'metadata', compression: 'off' },
+    properties: { primarycache: 'metadata', compression: 'off', direct: 'disabled' },
     volume_size_bytes: null,
   });
   writeFileSync(file, randomBytes(DATA_BYTES));

@@ -225,6 +225,8 @@ export interface Calls
       recursive: boolean;
       when: api.ScheduleWhen;
       keep: api.Keep | null;
+      hours?: api.ScheduleHours | null;
+      share?: number | null;
     },
     { name: string; next_s: number | null },
   ];

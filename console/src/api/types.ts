@@ -344,11 +344,22 @@ export interface Keep {
   monthly: number;
 }
 
+export interface TimeOfDay {
+  hour: number;
+  minute: number;
+}
+
+export interface ScheduleHours {
+  from: TimeOfDay;
+  until: TimeOfDay;
+}
+
 export type ScheduleObstacle =
   | 'not-imported'
   | 'suspended'
   | 'resilvering'
   | 'scrubbing'
+  | 'outside-hours'
   | 'scrub-paused'
   | 'trimming'
   | 'testing';
@@ -373,6 +384,8 @@ export interface Schedule {
   recursive: boolean;
   when: ScheduleWhen;
   keep: Keep | null;
+  hours?: ScheduleHours | null;
+  share?: number | null;
   is_paused: boolean;
   job: Job | null;
   next_s: number | null;

@@ -5,7 +5,7 @@
 import type { Path, Request } from '../api/calls';
 import type { Role, Settings, VdevSpec } from '../api/types';
 import { vdevWords } from './capacity';
-import { rule, whenWords } from './schedules';
+import { hoursOf, rule, whenWords } from './schedules';
 import { bytes } from './units';
 
 export interface Action<P extends Path = Path> {
@@ -340,13 +340,15 @@ export function removeSecret(name: string, force: boolean): Action {
 // Schedules
 
 export function setSchedule(spec: Request<'/v1/schedules/set'>): Action<'/v1/schedules/set'> {
-  const { name, task, target, recursive, when, keep } = spec;
+  const { name, task, target, recursive, when, keep, hours, share } = spec;
   const kept = task === 'snapshot' ? ['--keep', rule(keep)] : [];
   const command = line(
     ...['millpond', 'schedule', 'set', task, target].filter((word) => word !== ''),
     recursive && '-r',
     ...whenWords(when),
     ...kept,
+    ...(hours ? ['--hours', hoursOf(hours)] : []),
+    ...(share ? ['--share', String(share)] : []),
     ...(name === null ? [] : ['--name', name]),
   );
   return action('/v1/schedules/set', command, spec);

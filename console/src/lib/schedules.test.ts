@@ -71,6 +71,20 @@ it('makes command lines that do the same', () => {
   expect(scrub.command).toBe(
     'millpond schedule set scrub tank --every month --on 1 --at 02:00 --name scrub-tank',
   );
+  const limited = actions.setSchedule({
+    name: 'nights',
+    task: 'scrub',
+    target: 'tank',
+    recursive: false,
+    when: { every: 'month', day: 1, hour: 2, minute: 0 },
+    keep: null,
+    hours: { from: { hour: 22, minute: 0 }, until: { hour: 6, minute: 30 } },
+    share: 25,
+  });
+  expect(limited.command).toBe(
+    'millpond schedule set scrub tank --every month --on 1 --at 02:00 ' +
+      '--hours 22:00-06:30 --share 25 --name nights',
+  );
   const tests = actions.setSchedule({
     name: 'smart-long',
     task: 'smart-long',

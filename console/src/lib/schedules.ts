@@ -1,5 +1,12 @@
 /** Schedules in words, and what a form of one says. Nothing here asks the server. */
-import type { Keep, Schedule, ScheduleTask, ScheduleWhen, Weekday } from '../api/types';
+import type {
+  Keep,
+  Schedule,
+  ScheduleHours,
+  ScheduleTask,
+  ScheduleWhen,
+  Weekday,
+} from '../api/types';
 import { t } from '../texts/en';
 import type { Level } from './health';
 import { duration } from './units';
@@ -80,6 +87,16 @@ export function every(when: ScheduleWhen): string {
     case 'month':
       return t.schedules.monthlyAt(when.day, timeOf(when.hour, when.minute));
   }
+}
+
+/** Hours of the day: `22:00-06:00`. */
+export function hoursOf({ from, until }: ScheduleHours): string {
+  return `${timeOf(from.hour, from.minute)}-${timeOf(until.hour, until.minute)}`;
+}
+
+/** The hours of a scrub, and its share of the disks' time; empty where there are none. */
+export function limits({ hours, share }: Schedule): string {
+  return [hours && hoursOf(hours), share && `${share} %`].filter(Boolean).join(', ');
 }
 
 /** The rule as the command line has it: `hourly=24,daily=30`. */

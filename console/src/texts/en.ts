@@ -755,6 +755,7 @@ export const t = {
       replace: 'Replacement',
       expand: 'Expansion of RAID-Z',
       'checkpoint-discard': 'Discard of a checkpoint',
+      remove: 'Removal of a vdev',
       free: 'Freeing of space',
       initialize: 'Initialization',
       trim: 'Trim',

@@ -108,6 +108,7 @@ export const schedules = {
     suspended: 'The pool has stopped after an I/O failure.',
     resilvering: 'The pool is being resilvered.',
     scrubbing: 'The pool is being scrubbed already.',
+    'outside-hours': 'It is outside its hours.',
     'scrub-paused': 'A scrub is paused.',
     trimming: 'The pool is being trimmed already.',
     testing: 'Disks test themselves already.',

@@ -54,6 +54,8 @@ pub enum JobKind {
     Expand,
     /// Frees what only a checkpoint kept.
     CheckpointDiscard,
+    /// Copies what is on a vdev to others, to remove it; over when it is done or was stopped.
+    Remove,
     /// Frees what was destroyed.
     Free,
     /// Writes over the free space of a device; over when it is done or was stopped.

@@ -32,6 +32,7 @@ mod openapi;
 mod people;
 mod permissions;
 mod planning;
+mod program;
 mod replications;
 mod reports;
 mod schedules;
@@ -116,6 +117,7 @@ pub use permissions::{
     GrantReport, Grantee, GrantsReport, Needed, ZfsAllow, ZfsAllowList, ZfsAllowListReply,
 };
 pub use planning::{PlanAsk, PlanAskReply, PlanDedup, PlanDedupReply, PlanLog, PlanLogReply};
+pub use program::{ZfsProgram, ZfsProgramReply};
 pub use replications::{
     Keep, ReplicationChange, ReplicationCreate, ReplicationList, ReplicationListReply,
     ReplicationNote, ReplicationPause, ReplicationRemove, ReplicationReport, ReplicationResult,
@@ -126,9 +128,10 @@ pub use reports::{
     ReportListReply, ReportSpan, ReportSubject, ReportValues, ReportedSubject,
 };
 pub use schedules::{
-    ScheduleLeft, ScheduleList, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove,
-    ScheduleReport, ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet, ScheduleSetReply,
-    ScheduleTask, ScheduleUntested, ScheduleWhat, ScheduleWhen, Weekday,
+    ScheduleHours, ScheduleLeft, ScheduleList, ScheduleListReply, ScheduleObstacle, SchedulePause,
+    ScheduleRemove, ScheduleReport, ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet,
+    ScheduleSetReply, ScheduleTask, ScheduleUntested, ScheduleWhat, ScheduleWhen, TimeOfDay,
+    Weekday,
 };
 pub use server::{
     Empty, MemoryUseReport, MemoryUser, NotShared, OptionSource, Protocol, ServerInfo,
@@ -146,8 +149,9 @@ pub use snapshots::{
 };
 pub use status::{
     CheckpointReport, DedupBucket, DedupCounts, DedupReport, ErrorScrubReport, ExpansionReport,
-    PoolHealth, PoolStatusReport, RemovalReport, RemovalState, ScanFunction, ScanReport, ScanState,
-    ScrubAction, ZpoolCheckpoint, ZpoolScrub, ZpoolStatus, ZpoolStatusReply,
+    PoolHealth, PoolStatusReport, RemovalReport, RemovalState, ScanCostReport, ScanFunction,
+    ScanReport, ScanState, ScrubAction, ZpoolCheckpoint, ZpoolScanCost, ZpoolScanCostReply,
+    ZpoolScrub, ZpoolStatus, ZpoolStatusReply,
 };
 pub use streams::{
     PlannedStream, ReceiveNaming, ReceivedReport, STREAM_JOB_HEADER, STREAM_PROTOCOL, ZfsReceive,
@@ -172,10 +176,11 @@ pub use zfs::{
 };
 pub use zpool::{
     DdtPruned, FoundPoolReport, HistoryRecord, ImportedPool, PoolHistory, PoolReport, PoolUpgrade,
-    Prefetched, RewindReport, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply, ZpoolAttach,
-    ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDdtPrune, ZpoolDdtPruneReply, ZpoolDestroy,
-    ZpoolDetach, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport, ZpoolImportReply,
-    ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
-    ZpoolPrefetch, ZpoolPrefetchReply, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
-    ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolSync, ZpoolUpgrade, ZpoolUpgradeReply,
+    Prefetched, RemoveAction, RewindReport, SupportedFeature, VdevName, ZpoolAdd, ZpoolAddReply,
+    ZpoolAttach, ZpoolClear, ZpoolCreate, ZpoolCreateReply, ZpoolDdtPrune, ZpoolDdtPruneReply,
+    ZpoolDestroy, ZpoolDetach, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolImport,
+    ZpoolImportReply, ZpoolLabelClear, ZpoolList, ZpoolListReply, ZpoolOffline, ZpoolOnline,
+    ZpoolOnlineReply, ZpoolPrefetch, ZpoolPrefetchReply, ZpoolReguid, ZpoolRemove,
+    ZpoolRemoveReply, ZpoolReopen, ZpoolResilver, ZpoolSet, ZpoolSplit, ZpoolSplitReply, ZpoolSync,
+    ZpoolUpgrade, ZpoolUpgradeReply,
 };

@@ -103,6 +103,40 @@ pub enum ScheduleWhen {
     },
 }
 
+/// A time of day, where the server is.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(deny_unknown_fields)]
+pub struct TimeOfDay {
+    /// 0 to 23.
+    pub hour: u8,
+    /// 0 to 59.
+    pub minute: u8,
+}
+
+/// The hours of each day in which a scrub goes on; outside of them it is paused. They may go over
+/// midnight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleHours {
+    /// From then on.
+    pub from: TimeOfDay,
+    /// Before then; another time than `from`.
+    pub until: TimeOfDay,
+}
+
+impl ScheduleHours {
+    /// Whether a time is among them.
+    pub fn contains(self, time: TimeOfDay) -> bool {
+        let is_in = |from: TimeOfDay, until: TimeOfDay| from <= time && time < until;
+        match self.from < self.until {
+            true => is_in(self.from, self.until),
+            false => !is_in(self.until, self.from),
+        }
+    }
+}
+
 /// Makes a schedule, or changes the one of that name.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -121,6 +155,13 @@ pub struct ScheduleSet {
     pub when: ScheduleWhen,
     /// For snapshots: which stay; none where all do.
     pub keep: Option<Keep>,
+    /// For scrubs: in which hours they go on; none where in all.
+    #[serde(default)]
+    pub hours: Option<ScheduleHours>,
+    /// For scrubs: how much of the disks' time each scrub of the pool has, in percent, 1 to 100;
+    /// none where it is half beside others, else all.
+    #[serde(default)]
+    pub share: Option<u8>,
 }
 
 /// What became of it.
@@ -232,6 +273,12 @@ pub struct ScheduleWhat {
     pub when: ScheduleWhen,
     /// For snapshots: which stay; none where all do.
     pub keep: Option<Keep>,
+    /// For scrubs: in which hours they go on; none where in all.
+    #[serde(default)]
+    pub hours: Option<ScheduleHours>,
+    /// For scrubs: how much of the disks' time each scrub of the pool has, in percent.
+    #[serde(default)]
+    pub share: Option<u8>,
 }
 
 /// A schedule, and how it is.
@@ -270,6 +317,8 @@ pub enum ScheduleObstacle {
     Resilvering,
     /// A scrub is under way already.
     Scrubbing,
+    /// It is outside the hours of a scrub.
+    OutsideHours,
     /// A scrub was paused. Only results of long ago say so: a run goes on with such a scrub.
     ScrubPaused,
     /// All devices are being trimmed already.
@@ -321,4 +370,35 @@ pub struct ScheduleUntested {
     pub disk: String,
     /// Why.
     pub why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hours_go_over_midnight() {
+        let time = |hour, minute| TimeOfDay { hour, minute };
+        let hours = |from, until| ScheduleHours { from, until };
+        let day = hours(time(8, 30), time(17, 0));
+        let night = hours(time(22, 0), time(6, 0));
+        for (at, in_day, in_night) in [
+            (time(0, 0), false, true),
+            (time(5, 59), false, true),
+            (time(6, 0), false, false),
+            (time(8, 29), false, false),
+            (time(8, 30), true, false),
+            (time(16, 59), true, false),
+            (time(17, 0), false, false),
+            (time(21, 59), false, false),
+            (time(22, 0), false, true),
+            (time(23, 59), false, true),
+        ] {
+            assert_eq!(
+                (day.contains(at), night.contains(at)),
+                (in_day, in_night),
+                "{at:?}"
+            );
+        }
+    }
 }

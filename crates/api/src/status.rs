@@ -190,6 +190,12 @@ pub struct ZpoolScrub {
     pub all: bool,
     /// What to do.
     pub action: ScrubAction,
+    /// To start one of what was written since then (`-S`), in seconds since 1970.
+    #[serde(default)]
+    pub from_s: Option<u64>,
+    /// To start one of what was written until then (`-E`), in seconds since 1970.
+    #[serde(default)]
+    pub until_s: Option<u64>,
     /// The command as typed, for the history of the pool; empty for none.
     #[serde(default)]
     pub command: String,
@@ -203,6 +209,41 @@ impl Call for ZpoolScrub {
     });
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+}
+
+/// What the last scrub or resilver of a pool read of each dataset, since the pool was imported.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ZpoolScanCost {
+    /// Name of the pool.
+    pub name: String,
+}
+
+/// What it read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ZpoolScanCostReply {
+    /// It began before the import: what it read until then is not among this.
+    pub is_continued: bool,
+    /// Most first. A block that several have counts for the one that has it longest.
+    pub datasets: Vec<ScanCostReport>,
+}
+
+/// What a scan read of a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ScanCostReport {
+    /// A filesystem or volume, with its snapshots; none for the pool's own metadata, and what is
+    /// destroyed by now.
+    pub dataset: Option<String>,
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes allocated for them: all copies, with parity.
+    pub bytes: u64,
+}
+
+impl Call for ZpoolScanCost {
+    const PATH: &'static str = "/v1/zpool/scan-cost";
+    const ACCESS: Access<Self> = Access::Read;
+    type Reply = ZpoolScanCostReply;
 }
 
 /// `zpool checkpoint`.

@@ -121,11 +121,35 @@ impl Call for ZpoolAdd {
 pub struct ZpoolRemove {
     /// Name of the pool.
     pub name: String,
-    /// Log vdevs, spares and cache devices: names, paths or GUIDs.
+    /// Top-level vdevs, spares and cache devices: names, paths or GUIDs. None to stop.
     pub devices: Vec<String>,
+    /// What to do.
+    #[serde(default)]
+    pub action: RemoveAction,
     /// The command as typed, for the pool's history.
     #[serde(default)]
     pub command: String,
+}
+
+/// What [`ZpoolRemove`] does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemoveAction {
+    /// Removes devices. What has data is emptied first, in the background: a job of kind `remove`.
+    #[default]
+    Remove,
+    /// Tells how much memory mappings of removed vdevs would take; nothing is removed.
+    Estimate,
+    /// Stops the removal that is under way.
+    Stop,
+}
+
+/// Reply of [`ZpoolRemove`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ZpoolRemoveReply {
+    /// Of an estimate: memory in bytes, for each of the devices.
+    #[serde(default)]
+    pub mapping_bytes: Vec<u64>,
 }
 
 impl Call for ZpoolRemove {
@@ -133,7 +157,7 @@ impl Call for ZpoolRemove {
     const ACCESS: Access<Self> =
         Access::Change(|call| format!("cannot remove devices from '{}'", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
-    type Reply = Empty;
+    type Reply = ZpoolRemoveReply;
 }
 
 /// `zpool attach` and `zpool replace`.
@@ -381,6 +405,10 @@ pub struct ZpoolUpgrade {
     /// Only tell what is not enabled.
     #[serde(default)]
     pub dry_run: bool,
+    /// To this version of before features (28 at most), without any; pools that have it, or a newer
+    /// one, stay as they are.
+    #[serde(default)]
+    pub version: Option<u64>,
     /// The command as typed, for the pools' history.
     #[serde(default)]
     pub command: String,
@@ -419,7 +447,7 @@ pub struct PoolUpgrade {
     /// The version it was upgraded from, if it was.
     #[serde(default)]
     pub upgraded_from: Option<u64>,
-    /// Features enabled now, or (in a dry run) not enabled.
+    /// Features enabled now, or (in a dry run, or where a version is named) not enabled.
     pub features: Vec<String>,
 }
 
@@ -478,6 +506,9 @@ pub struct ZpoolImport {
     /// Import without the devices of the intent log (`-m`).
     #[serde(default)]
     pub missing_log: bool,
+    /// Import without vdevs that hold data, which goes with `readonly=on` alone (`--missing-data`).
+    #[serde(default)]
+    pub missing_data: bool,
     /// The new name holds only until export (`-t`).
     #[serde(default)]
     pub temporary_name: bool,
@@ -531,6 +562,10 @@ pub struct ImportedPool {
     /// Datasets whose intent logs were not replayed, as the pool was imported read-only: what was
     /// written just before the pool was lost does not show.
     pub awaiting_replay: Vec<String>,
+    /// Devices with data that it was imported without, as was asked for: blocks that are on these
+    /// alone cannot be read.
+    #[serde(default)]
+    pub missing_data: Vec<String>,
     /// What could not be mounted or shared.
     pub warnings: Vec<String>,
 }

@@ -122,7 +122,7 @@ const OPENZFS: [(&str, &str); 76] = [
 ];
 
 /// What is not taken, and why. Where no option is named, it is the whole command.
-const NOT_HERE: [(&str, &str, &str); 12] = [
+const NOT_HERE: [(&str, &str, &str); 9] = [
     (
         "zpool export",
         "-F",
@@ -134,16 +134,6 @@ const NOT_HERE: [(&str, &str, &str); 12] = [
         "-V",
         "in no manual: it believes a cache file instead of looking at devices, which is always \
          done here",
-    ),
-    (
-        "zpool remove",
-        "-n -p -s",
-        "vdevs with data cannot be removed yet, and the others are at once",
-    ),
-    (
-        "zpool scrub",
-        "-E -S",
-        "no pool notes yet when its transaction groups were written",
     ),
     ("zfs hold", "-t", "in no manual, and it does nothing"),
     (
@@ -158,11 +148,6 @@ const NOT_HERE: [(&str, &str, &str); 12] = [
         "",
         "nobody in a namespace speaks to a kernel here, but to the server: bind a mount into the \
          container, and let its user do more by permissions",
-    ),
-    (
-        "zfs program",
-        "-n -t -m -j --json",
-        "there are no channel programs yet",
     ),
     ("zfs unzone", "", "as zone"),
 ];

@@ -1,15 +1,15 @@
 //! `millpond schedule`: what the server does again and again.
 
 use api::{
-    JobState, Keep, ScheduleLeft, ScheduleList, ScheduleObstacle, SchedulePause, ScheduleRemove,
-    ScheduleReport, ScheduleResult, ScheduleRun, ScheduleSet, ScheduleTask, ScheduleUntested,
-    ScheduleWhen, Weekday,
+    JobState, Keep, ScheduleHours, ScheduleLeft, ScheduleList, ScheduleObstacle, SchedulePause,
+    ScheduleRemove, ScheduleReport, ScheduleResult, ScheduleRun, ScheduleSet, ScheduleTask,
+    ScheduleUntested, ScheduleWhen, TimeOfDay, Weekday, ZpoolScanCost,
 };
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::client::Client;
 use crate::columns::{self, Column};
-use crate::numbers::local_minute;
+use crate::numbers::{local_minute, nice_bytes, nice_count};
 use crate::periods::{self, Rule};
 use crate::refusals;
 
@@ -43,6 +43,19 @@ enum Command {
     Resume { name: String },
     /// Forget one; its snapshots stay where they are
     Remove { name: String },
+    /// Tell what the last scrub of a pool read of each dataset, up to now
+    Cost(Cost),
+}
+
+#[derive(Debug, Args)]
+struct Cost {
+    /// As JSON
+    #[arg(short, long)]
+    json: bool,
+    /// No header, one tab between columns, bytes as numbers
+    #[arg(short = 'H')]
+    scripted: bool,
+    pool: String,
 }
 
 #[derive(Debug, Default, Args)]
@@ -91,6 +104,13 @@ struct Set {
     /// Which of its snapshots stay, or 'all' (default: hourly=24,daily=30,weekly=8,monthly=12)
     #[arg(long, value_name = "RULE", value_parser = periods::rule)]
     keep: Option<Rule>,
+    /// Hours of the day in which a scrub goes on, HH:MM-HH:MM where the server is; it is paused
+    /// outside of them
+    #[arg(long, value_name = "FROM-UNTIL", value_parser = hours)]
+    hours: Option<ScheduleHours>,
+    /// How much of the disks' time scrubs of the pool have, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    share: Option<u8>,
     /// What it is called (default: by what it does)
     #[arg(long)]
     name: Option<String>,
@@ -171,6 +191,21 @@ fn time(text: &str) -> Result<Time, String> {
     })
 }
 
+fn hours(text: &str) -> Result<ScheduleHours, String> {
+    let wrong = || "write HH:MM-HH:MM, from when until when".to_owned();
+    let (from, until) = text.split_once('-').ok_or_else(wrong)?;
+    let of_day = |text: &str| {
+        let Time { hour, minute } = time(text)?;
+        let hour = hour.ok_or_else(wrong)?;
+        Ok::<_, String>(TimeOfDay { hour, minute })
+    };
+    let (from, until) = (of_day(from)?, of_day(until)?);
+    match from == until {
+        true => Err("hours end at another time than they begin".to_owned()),
+        false => Ok(ScheduleHours { from, until }),
+    }
+}
+
 impl Set {
     fn when(&self) -> anyhow::Result<ScheduleWhen> {
         let period = self.every.unwrap_or(match self.task {
@@ -234,6 +269,9 @@ impl Set {
         if !is_of_snapshots && (self.recursive || self.keep.is_some()) {
             bail_usage!("-r and --keep are for snapshots alone");
         }
+        if self.task != Task::Scrub && (self.hours.is_some() || self.share.is_some()) {
+            bail_usage!("--hours and --share are for scrubs alone");
+        }
         Ok(ScheduleSet {
             name: self.name,
             task: match self.task {
@@ -250,6 +288,8 @@ impl Set {
                 true => self.keep.unwrap_or(Rule(Some(KEEP))).0,
                 false => None,
             },
+            hours: self.hours,
+            share: self.share,
         })
     }
 }
@@ -267,7 +307,8 @@ impl Schedule {
                     Some(next_s) => format!("; next at {}", local_minute(next_s)),
                     None => "; it is paused".to_owned(),
                 };
-                println!("schedule '{}' runs {}{first}", reply.name, every(call.when));
+                let runs = every(call.when) + &limits(call.hours, call.share);
+                println!("schedule '{}' runs {runs}{first}", reply.name);
             }
             Some(Command::Run { name }) => {
                 let begun = client.call(&ScheduleRun { name: name.clone() })?;
@@ -291,9 +332,43 @@ impl Schedule {
             Some(Command::Remove { name }) => {
                 client.call(&ScheduleRemove { name })?;
             }
+            Some(Command::Cost(options)) => cost(client, &options)?,
         }
         Ok(())
     }
+}
+
+fn cost(client: &Client, options: &Cost) -> anyhow::Result<()> {
+    let reply = client.call(&ZpoolScanCost {
+        name: options.pool.clone(),
+    })?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&reply)?);
+        return Ok(());
+    }
+    let columns = [
+        Column::left("DATASET"),
+        Column::right("READ"),
+        Column::right("BLOCKS"),
+    ];
+    let number = |number: u64, nice: fn(u64) -> String| match options.scripted {
+        true => number.to_string(),
+        false => nice(number),
+    };
+    let rows: Vec<Vec<String>> = (reply.datasets.iter())
+        .map(|cost| {
+            vec![
+                cost.dataset.clone().unwrap_or_else(|| "-".to_owned()),
+                number(cost.bytes, nice_bytes),
+                number(cost.blocks, nice_count),
+            ]
+        })
+        .collect();
+    print!("{}", columns::render(&columns, &rows, options.scripted));
+    if reply.is_continued && !options.scripted {
+        println!("\nIt began before the pool was imported; what it read until then is not known.");
+    }
+    Ok(())
 }
 
 /// How often, in words.
@@ -312,12 +387,21 @@ fn every(when: ScheduleWhen) -> String {
     }
 }
 
+/// In which hours, and with which share, in words; empty without.
+fn limits(hours: Option<ScheduleHours>, share: Option<u8>) -> String {
+    let time = |at: TimeOfDay| format!("{:02}:{:02}", at.hour, at.minute);
+    let hours = hours.map(|at| format!(", {}-{}", time(at.from), time(at.until)));
+    let share = share.map(|percent| format!(", {percent}%"));
+    format!("{}{}", hours.unwrap_or_default(), share.unwrap_or_default())
+}
+
 fn obstacle(why: ScheduleObstacle) -> &'static str {
     match why {
         ScheduleObstacle::NotImported => "the pool is not imported",
         ScheduleObstacle::Suspended => "the pool has stopped",
         ScheduleObstacle::Resilvering => "the pool is being resilvered",
         ScheduleObstacle::Scrubbing => "the pool is being scrubbed",
+        ScheduleObstacle::OutsideHours => "it is outside its hours",
         ScheduleObstacle::ScrubPaused => "a scrub is paused",
         ScheduleObstacle::Trimming => "the pool is being trimmed",
         ScheduleObstacle::Testing => "disks test themselves",
@@ -414,7 +498,7 @@ fn row(schedule: &ScheduleReport) -> Vec<String> {
             (target, true) => format!("{target} -r"),
             (target, false) => target.to_owned(),
         },
-        every(what.when),
+        every(what.when) + &limits(what.hours, what.share),
         match what.task {
             ScheduleTask::Snapshot => periods::shown_rule(what.keep.as_ref()),
             _ => dash(),
@@ -461,6 +545,13 @@ mod tests {
         assert_eq!(call("snapshot tank").unwrap().keep, Some(KEEP));
         assert_eq!(call("snapshot tank --keep all").unwrap().keep, None);
         assert_eq!(call("scrub tank").unwrap().keep, None);
+        let limited = |line: &str| {
+            let call = call(line).unwrap();
+            limits(call.hours, call.share)
+        };
+        assert_eq!(limited("scrub tank"), "");
+        let line = "scrub tank --hours 22:00-6:30 --share 25";
+        assert_eq!(limited(line), ", 22:00-06:30, 25%");
     }
 
     #[test]
@@ -476,6 +567,14 @@ mod tests {
             "snapshot tank --at 02:15",
             "scrub tank --at 24:00",
             "scrub tank --at 2:60",
+            "scrub tank --hours 22:00",
+            "scrub tank --hours 22:00-24:00",
+            "scrub tank --hours :30-06:00",
+            "scrub tank --hours 06:00-06:00",
+            "scrub tank --share 0",
+            "scrub tank --share 101",
+            "trim tank --share 50",
+            "snapshot tank --hours 22:00-06:00",
             "scrub tank --on 0",
             "scrub tank --on 32",
             "scrub tank --every year",

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -29,14 +30,14 @@ use api::{
     ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd,
     UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone,
     ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey,
-    ZfsMount, ZfsMountList, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact,
-    ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare,
-    ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach,
-    ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDdtPrune, ZpoolDestroy, ZpoolDetach,
-    ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport, ZpoolInitialize,
-    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove,
-    ZpoolReopen, ZpoolResilver, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync,
-    ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
+    ZfsMount, ZfsMountList, ZfsProgram, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort,
+    ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet,
+    ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd,
+    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDdtPrune, ZpoolDestroy,
+    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
+    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch,
+    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScanCost, ZpoolScrub, ZpoolSet,
+    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
@@ -67,7 +68,7 @@ use service::jobs::{Asker, Jobs, Work};
 use telemetry::{figures, metrics};
 use verbs::create::Maker;
 use verbs::{
-    activity, create, destroy, diff, files, import, keys, owners, permissions, planning,
+    activity, create, destroy, diff, files, import, keys, owners, permissions, planning, program,
     properties, receive, redact, reopen, replica, rewrite, scrub, send, snapshots, split, topology,
     upgrade, usage, vdevs, zfs, zpool,
 };
@@ -277,6 +278,9 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|serving, call: ZpoolScrub| async move {
             scrub::zpool_scrub(&serving.pools, &call).await
         })
+        .on(|serving, call: ZpoolScanCost| async move {
+            scrub::zpool_scan_cost(&serving.pools, &call).await
+        })
         .on(|serving, call: ZpoolCheckpoint| async move {
             scrub::zpool_checkpoint(&serving, &call).await
         })
@@ -346,6 +350,14 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|serving, call: ZfsSpace| async move { usage::zfs_space(&serving, &call).await })
         .on(|serving, call: ZfsProject| async move {
             owners::zfs_project(&serving.mounts, call).await
+        })
+        .on_until_left(|serving, call: ZfsProgram, has_left| async move {
+            let shown = program::Shown {
+                events: &serving.events,
+                volumes: &serving.volumes,
+                nfs: &serving.nfs,
+            };
+            program::zfs_program(&serving.pools, shown, call, has_left).await
         })
         .on_job(|serving, call: ZfsRedact, work| async move {
             redact::zfs_redact(&serving.pools, &call, &work).await
@@ -514,6 +526,15 @@ fn no_such_request() -> Failure {
 /// A connection that is a stream.
 pub(crate) type Connection = Bounded<TokioIo<Upgraded>>;
 
+/// Tells that who asked has left.
+struct Left(Arc<AtomicBool>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The requests, of which each gets the parts of the server that it works on.
 struct Routes<P> {
     /// For what every request goes through: permissions, the record of changes, jobs.
@@ -578,6 +599,35 @@ impl<P: Send + Sync + 'static> Routes<P> {
                 true => tokio::spawn(device::wipe_freed(work)),
                 false => tokio::spawn(work),
             };
+            answer_with(working.await)
+        };
+        self.at::<C>(post(answer))
+    }
+
+    /// Requests of which the handler is told when who asked has left.
+    fn on_until_left<C, F, Fut>(self, handler: F) -> Self
+    where
+        C: Call,
+        F: Fn(Arc<P>, C, Arc<AtomicBool>) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<C::Reply, Failure>> + Send + 'static,
+    {
+        let (service, parts) = (Arc::clone(&self.service), Arc::clone(&self.parts));
+        let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, body: Body| async move {
+            let (call, record): (C, _) = match admit(&service, &caller, body).await {
+                Ok(admitted) => admitted,
+                Err(failure) => return refuse(failure),
+            };
+            // Dropped with this future, which ends with its connection.
+            let left = Left(Arc::default());
+            let has_left = Arc::clone(&left.0);
+            let place = caller.place().await;
+            let working = tokio::spawn(async move {
+                let asks = caller.ids().map(|(uid, _)| uid);
+                let outcome = work_for(asks, handler(parts, call, has_left)).await;
+                drop(place);
+                record.write(outcome.as_ref().err()).await;
+                outcome
+            });
             answer_with(working.await)
         };
         self.at::<C>(post(answer))

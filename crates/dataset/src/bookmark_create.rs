@@ -34,17 +34,7 @@ impl Bookmarks<'_> {
     pub async fn create(&self, bookmarks: &[NewBookmark]) -> Result<(), DatasetError> {
         let mut seen = BTreeSet::new();
         for (name, source) in bookmarks {
-            check_bookmark_name(name)?;
-            match source.contains('#') {
-                true => check_bookmark_name(source)?,
-                false => check_name(source)?,
-            }
-            if !source.contains(['@', '#']) {
-                return Err(DatasetError::InvalidName {
-                    name: source.clone(),
-                    reason: "missing '@' or '#' delimiter in the source's name".into(),
-                });
-            }
+            check_names(name, source)?;
             if !seen.insert(name) {
                 return Err(DatasetError::Exists { name: name.clone() });
             }
@@ -60,6 +50,19 @@ impl Bookmarks<'_> {
         }
         self.dsl.env().hooks.fulfilled("bookmark", input);
         Ok(())
+    }
+
+    /// The task that makes one bookmark, for who runs tasks in syncing context
+    /// ([`crate::ProgramPool`]).
+    ///
+    /// # Errors
+    /// [`DatasetError::InvalidName`].
+    pub fn create_task(&self, name: &str, source: &str) -> Result<Arc<dyn SyncTask>, DatasetError> {
+        check_names(name, source)?;
+        Ok(Arc::new(CreateBookmarksTask {
+            dsl: self.dsl.clone(),
+            bookmarks: vec![(name.to_owned(), source.to_owned())],
+        }))
     }
 
     /// Whether a bookmark can be made of a snapshot or bookmark (`dsl_bookmark_create_check_impl`).
@@ -264,6 +267,22 @@ impl Bookmarks<'_> {
             self.add_entry(ctx, to, entry).await?;
         }
         self.forget_empty(ctx, from).await
+    }
+}
+
+/// Checks the names of a new bookmark and of what it is made of.
+fn check_names(name: &str, source: &str) -> Result<(), DatasetError> {
+    check_bookmark_name(name)?;
+    match source.contains('#') {
+        true => check_bookmark_name(source)?,
+        false => check_name(source)?,
+    }
+    match source.contains(['@', '#']) {
+        true => Ok(()),
+        false => Err(DatasetError::InvalidName {
+            name: source.to_owned(),
+            reason: "missing '@' or '#' delimiter in the source's name".into(),
+        }),
     }
 }
 

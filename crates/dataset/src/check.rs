@@ -1,9 +1,13 @@
 //! Checks of properties and their values as they are typed, without a dataset.
 
+use format::Compression;
+
 use crate::features::{guid, with_dependencies};
 use crate::props::{
     Attr, Kinds, Property, ValueKind, find, fits_a_value, is_user_property, parse_value, refusal,
 };
+use crate::settings::dedup_of;
+use crate::version::PoolVersion;
 use crate::{DatasetError, DatasetKind, PropertyValue};
 
 /// Fewest iterations of PBKDF2 for a new passphrase (`MIN_PBKDF2_ITERATIONS`).
@@ -23,20 +27,23 @@ pub fn check_new_properties(
     Ok(())
 }
 
-/// Checks the properties of the root filesystem of a pool that is to be made with these features
-/// (by guid), before anything is written.
+/// Checks the properties of the root filesystem of a pool that is to be made of a version, with
+/// these features (by guid), before anything is written.
 ///
 /// # Errors
-/// As [`check_new_properties`]; also for a value that needs another feature.
+/// As [`check_new_properties`]; also for a value that needs another feature, or a newer version.
 pub fn check_root_properties(
     pool: &str,
     properties: &[(String, String)],
     features: &[String],
+    version: u64,
 ) -> Result<(), DatasetError> {
     let enabled = with_dependencies(features);
+    let version = PoolVersion::new(version);
     let kinds = DatasetKind::Filesystem.kinds();
     for (name, typed) in properties {
         if let Some(number) = parse_setting(name, typed, kinds, true)?.number() {
+            check_version(pool, name, number, &version)?;
             check_feature(pool, name, number, |needs| enabled.contains(needs))?;
         }
     }
@@ -186,6 +193,51 @@ pub(crate) fn parse_setting(
 /// [`DatasetError::InvalidProperty`].
 pub fn check_setting(kind: DatasetKind, name: &str, typed: &str) -> Result<(), DatasetError> {
     parse_setting(name, typed, kind.kinds(), false).map(|_| ())
+}
+
+/// Refuses properties of a snapshot in a pool that cannot have them.
+pub(crate) fn check_of_snapshot(snapshot: &str, pool: &PoolVersion) -> Result<(), DatasetError> {
+    match pool.has_snapshot_properties() {
+        true => Ok(()),
+        false => Err(DatasetError::Unsupported {
+            name: snapshot.to_owned(),
+            what: "a property of a snapshot in a pool of a version before 12".into(),
+        }),
+    }
+}
+
+/// Refuses a value that came with a newer version of pools (`zfs_check_settable`,
+/// module/zfs/zfs_ioctl.c).
+pub(crate) fn check_version(
+    dataset: &str,
+    property: &str,
+    number: u64,
+    pool: &PoolVersion,
+) -> Result<(), DatasetError> {
+    let what = match (property, number) {
+        ("dedup", dedup) if dedup_of(dedup).is_some() && !pool.has_dedup_tables() => {
+            "dedup in a pool of a version before 21".to_owned()
+        }
+        ("compression", stored) if stored == u64::from(Compression::Zle.code()) => {
+            if pool.has_zle() {
+                return Ok(());
+            }
+            "compression=zle in a pool of a version before 20".to_owned()
+        }
+        // passthrough-x.
+        ("aclinherit", 5) if !pool.has_passthrough_x() => {
+            "aclinherit=passthrough-x in a pool of a version before 14".to_owned()
+        }
+        ("version", of_filesystem) if of_filesystem > pool.newest_filesystem() => {
+            let pool = pool.get();
+            format!("a filesystem of version {of_filesystem} in a pool of version {pool}")
+        }
+        _ => return Ok(()),
+    };
+    Err(DatasetError::Unsupported {
+        name: dataset.to_owned(),
+        what,
+    })
 }
 
 /// Refuses a value that needs a feature which `is_enabled` denies.

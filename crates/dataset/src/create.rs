@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use device::BoxFuture;
 use format::{
-    DslDatasetPhys, DslDirPhys, NvList, NvValue, ObjectId, ObjectType, ObjsetKind, Txg, ZilHeader,
-    names,
+    DslDatasetPhys, DslDirPhys, NvList, NvValue, ObjectId, ObjectType, ObjsetKind, Txg,
+    ZPL_VERSION, ZilHeader, names,
 };
 use object::{NewObject, ObjectSet, SyncContext, Zap, ZapOptions};
 use zio::Tx;
@@ -71,7 +71,10 @@ impl Datasets<'_> {
         let tx = Tx::syncing(ctx.txg);
         let mut phys = DslDirPhys {
             creation_time_seconds: self.dsl.now_seconds(),
-            flags: DslDirPhys::FLAG_USED_BREAKDOWN,
+            flags: match self.dsl.pool_version().has_used_breakdown() {
+                true => DslDirPhys::FLAG_USED_BREAKDOWN,
+                false => 0,
+            },
             ..DslDirPhys::default()
         };
         let new = NewObject::new(ObjectType::DSL_DIR)
@@ -165,7 +168,7 @@ impl Datasets<'_> {
             let chain = self
                 .dsl
                 .deadlists()
-                .snapshot_chain_keys(origin.object)
+                .snapshot_chain_keys(&origin_head, origin.object)
                 .await?;
             phys.deadlist = self
                 .dsl
@@ -191,17 +194,10 @@ impl Datasets<'_> {
                 .await?
                 .add_int(&tx, object.get(), object.get())
                 .await?;
-            if origin_dir.state().phys.clones.is_zero() {
-                let zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_CLONES))
-                    .await?
-                    .id();
-                origin_dir.change(|state| state.phys.clones = zap);
+            // Before version 26 directories do not know their clones; an upgrade enters all.
+            if self.dsl.pool_version().has_deadlist_maps() {
+                self.note_clone(&tx, &origin_dir, object).await?;
             }
-            let clones = origin_dir.state().phys.clones;
-            Zap::hold(self.dsl.mos(), clones)
-                .await?
-                .add_int(&tx, object.get(), object.get())
-                .await?;
             let is_clone = self
                 .dsl
                 .directories()
@@ -234,6 +230,27 @@ impl Datasets<'_> {
             }
         }
         Ok(dataset)
+    }
+
+    /// Enters a head into the list of clones of its origin's directory.
+    pub(crate) async fn note_clone(
+        &self,
+        tx: &Tx,
+        origin_dir: &Arc<Dir>,
+        head: ObjectId,
+    ) -> Result<(), DatasetError> {
+        if origin_dir.state().phys.clones.is_zero() {
+            let zap = Zap::create(self.dsl.mos(), tx, ZapOptions::new(ObjectType::DSL_CLONES))
+                .await?
+                .id();
+            origin_dir.change(|state| state.phys.clones = zap);
+        }
+        let clones = origin_dir.state().phys.clones;
+        Zap::hold(self.dsl.mos(), clones)
+            .await?
+            .add_int(tx, head.get(), head.get())
+            .await?;
+        Ok(())
     }
 
     /// Makes `$ORIGIN` and its empty snapshot, which every dataset is a clone of
@@ -270,6 +287,9 @@ impl Datasets<'_> {
         for (name, typed) in &params.root_properties {
             properties.push((name.clone(), parse_setting(name, typed, kind, true)?));
         }
+        if params.root_init.kind() == ObjsetKind::Filesystem {
+            self.add_version(&mut properties);
+        }
         let root_dir = self.dsl.directories().root_dir().clone();
         complete(&mut properties, params.root_key.as_ref());
         let head = self.create_head(ctx, &root_dir, None).await?;
@@ -293,6 +313,7 @@ impl Datasets<'_> {
         if kind != ObjsetKind::Filesystem {
             return Ok(all);
         }
+        self.add_version(&mut all);
         let parent_head = self.dsl.directories().head(parent).await?;
         let given = |name: &str| properties.iter().rev().find(|(given, _)| given == name);
         let any_bytes = given("utf8only").is_some_and(|(_, value)| value.number() == Some(0));
@@ -311,6 +332,16 @@ impl Datasets<'_> {
             }
         }
         Ok(all)
+    }
+
+    /// A new filesystem has the newest version that the pool can have, if not said otherwise
+    /// (`zfs_fill_zplprops`, module/zfs/zfs_ioctl.c).
+    fn add_version(&self, properties: &mut Vec<(String, PropertyValue)>) {
+        let newest = self.dsl.pool_version().newest_filesystem();
+        let is_given = properties.iter().any(|(name, _)| name == "version");
+        if newest < ZPL_VERSION && !is_given {
+            properties.push(("version".to_owned(), PropertyValue::Number(newest)));
+        }
     }
 
     /// Sets the properties of a new dataset and fills its object set.
@@ -366,7 +397,8 @@ impl Datasets<'_> {
     /// A new filesystem counts space by user, group and project from the start, so it need not be
     /// counted anew (`dmu_objset_create_impl_dnstats`).
     pub(crate) fn new_objset_flags(&self, head: &Arc<Ds>, objset: &Arc<ObjectSet>, tx: &Tx) {
-        if objset.kind() != ObjsetKind::Filesystem {
+        let has_accounts = self.dsl.pool_version().has_accounts();
+        if objset.kind() != ObjsetKind::Filesystem || !has_accounts {
             return;
         }
         let mut flags = format::OBJSET_FLAG_USER_ACCOUNTING;

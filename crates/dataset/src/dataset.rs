@@ -269,6 +269,13 @@ impl Dataset {
         self.hold.dsl.features().is_enabled(guid)
     }
 
+    /// Whether space is counted by owner, or will be: of what was received raw it is once it can be
+    /// changed, of what is older than counting never.
+    pub fn counts_owners(&self) -> bool {
+        let is_counted = self.objset().flags() & format::OBJSET_FLAG_USER_ACCOUNTING != 0;
+        is_counted || self.ds().is_encrypted()
+    }
+
     /// Counts objects per owner, and space per project, and of what was received raw all space,
     /// from now on, as far as the pool's features let it. Answers the bits `format::OBJSET_FLAG_*`
     /// to set once every object was written again (`dmu_objset_id_quota_upgrade_cb`,
@@ -281,11 +288,11 @@ impl Dataset {
             return 0;
         }
         let mut missing = 0;
+        if !self.counts_owners() {
+            return 0;
+        }
         if flags & format::OBJSET_FLAG_USER_ACCOUNTING == 0 {
-            // Of what was received raw, all is to be counted; of what is older than counting, none.
-            if !self.ds().is_encrypted() {
-                return 0;
-            }
+            // Of what was received raw, all is to be counted.
             missing = format::OBJSET_FLAG_USER_ACCOUNTING;
             objset.recount();
         }

@@ -62,16 +62,19 @@ impl Deadlists<'_> {
         }
     }
 
-    /// Txgs before each snapshot of the chain that ends in `snapshot`: keys for deadlists.
+    /// Txgs before each snapshot of the chain that ends in `snapshot`: keys for a deadlist that is
+    /// made after `of`'s, where that has none and new ones do (`dsl_deadlist_regenerate`).
+    ///
+    /// It is that one list that counts: a clone from before an upgrade may have an old one while
+    /// the filesystem that it was made of has a map.
     pub(crate) async fn snapshot_chain_keys(
         &self,
+        of: &Arc<Ds>,
         snapshot: ObjectId,
     ) -> Result<Vec<Txg>, DatasetError> {
-        let head_dir = self.dsl.directories().dataset(snapshot).await?.dir();
-        let head = self.dsl.directories().head(&head_dir).await?;
-        let is_old = self.of(&head).await?.is_old();
+        let lacks_keys = self.of(of).await?.is_old() && self.dsl.lists.has_maps();
         let mut keys = Vec::new();
-        if !is_old || snapshot.is_zero() {
+        if !lacks_keys || snapshot.is_zero() {
             return Ok(keys);
         }
         let mut at = Some(self.dsl.directories().dataset(snapshot).await?);

@@ -329,6 +329,16 @@ impl<'a> Directories<'a> {
         (names.map(|name| (dir.clone(), name)).collect(), lost)
     }
 
+    /// What the pool's datasets use, and what is reserved for them beside that: with writes under
+    /// way and freed space that cannot be used yet, in bytes as users see them.
+    pub fn spoken_for_bytes(&self) -> u64 {
+        let deferred = self.dsl.env().pipeline.space().deferred_deflated_bytes;
+        let state = self.root_dir().state();
+        let used = state.phys.used_bytes.max(state.phys.reserved_bytes);
+        used.saturating_add(state.to_write[0] + state.to_write[1])
+            .saturating_add(deferred)
+    }
+
     /// The directory of the root dataset.
     pub(crate) fn root_dir(&self) -> &'a Arc<Dir> {
         self.dsl

@@ -14,9 +14,9 @@ use std::sync::atomic::AtomicBool;
 
 use device::World;
 use format::{BlockPointer, Guid, NvList, NvValue, ObjectId};
-use object::{ObjectSet, SyncContext, Zap};
+use object::{Bpobj, ObjectSet, SyncContext, Zap};
 use parking_lot::RwLock;
-use zio::{Pipeline, TxgManager};
+use zio::{Pipeline, Tx, TxgManager};
 
 use crate::DatasetError;
 use crate::features::Features;
@@ -24,6 +24,7 @@ use crate::state::{
     DestroyState, KeyStore, Lists, ListsInUse, RecentDeadlists, Registry, SyncState, TaskQueue,
 };
 use crate::task::{DslHooks, HistoryEvent};
+use crate::version::PoolVersion;
 
 /// What every DSL call needs of the pool.
 #[derive(Clone)]
@@ -40,13 +41,14 @@ pub struct DslEnvironment {
     pub hooks: Arc<dyn DslHooks>,
     /// Nothing will be written.
     pub read_only: bool,
-    /// Version of the pool (`SPA_VERSION_*`; 5000 with feature flags).
+    /// Version of the pool when it is opened or made (`SPA_VERSION_*`; 5000 with feature flags).
     pub spa_version: u64,
 }
 
 /// The datasets of one pool, over its MOS: what all parts share, and the state of each.
 pub struct DslPool {
     env: DslEnvironment,
+    version: Arc<PoolVersion>,
     pool_name: RwLock<String>,
     mos: Arc<ObjectSet>,
     pub(crate) directory: Zap,
@@ -74,8 +76,16 @@ impl DslPool {
         features: Arc<Features>,
     ) -> Self {
         let pipeline = env.pipeline.clone();
-        DslPool {
-            lists: Lists::new(mos.clone(), directory.clone(), features.clone(), pipeline),
+        let version = Arc::new(PoolVersion::new(env.spa_version));
+        let pool = DslPool {
+            lists: Lists::new(
+                mos.clone(),
+                directory.clone(),
+                features.clone(),
+                version.clone(),
+                pipeline,
+            ),
+            version,
             pool_name: RwLock::new(env.pool_name.clone()),
             env,
             mos,
@@ -90,7 +100,28 @@ impl DslPool {
             keys: KeyStore::default(),
             has_interrupted_holds: AtomicBool::new(false),
             lists_in_use: ListsInUse::default(),
-        }
+        };
+        pool.allow_logs();
+        pool
+    }
+
+    /// Makes a list of blocks in the MOS, as pools of this version have them; `block_bytes` 0 for
+    /// the default.
+    ///
+    /// # Errors
+    /// Of writing.
+    pub async fn create_list(&self, tx: &Tx, block_bytes: u32) -> Result<Bpobj, DatasetError> {
+        let list = match self.version.has_deadlist_maps() {
+            true => Bpobj::create(&self.mos, tx, block_bytes).await?,
+            false => Bpobj::create_plain(&self.mos, tx, block_bytes).await?,
+        };
+        Ok(list)
+    }
+
+    /// Has intent logs written, or not, as the pool's version says.
+    pub(crate) fn allow_logs(&self) {
+        let logs = self.env.pipeline.log_blocks();
+        logs.allow(self.version.has_logs());
     }
 
     /// The pool's own objects.
@@ -115,6 +146,9 @@ impl DslPool {
     }
     pub(crate) fn env(&self) -> &DslEnvironment {
         &self.env
+    }
+    pub(crate) fn pool_version(&self) -> &PoolVersion {
+        &self.version
     }
     /// Bytes that directories, datasets and snapshots take in memory, roughly, without objects.
     pub fn memory_bytes(&self) -> u64 {

@@ -47,6 +47,20 @@ impl Holds<'_> {
         has_interrupted.swap(false, Ordering::AcqRel)
     }
 
+    /// Refuses a pool whose snapshots cannot be held: ask before taking one that is to be held.
+    ///
+    /// # Errors
+    /// [`DatasetError::Unsupported`].
+    pub fn check_possible(&self, name: &str) -> Result<(), DatasetError> {
+        match self.dsl.pool_version().has_holds() {
+            true => Ok(()),
+            false => Err(DatasetError::Unsupported {
+                name: name.to_owned(),
+                what: "holding snapshots in a pool of a version before 18".into(),
+            }),
+        }
+    }
+
     /// Puts a hold on snapshots, on all of them or none.
     ///
     /// # Errors
@@ -125,6 +139,11 @@ impl Holds<'_> {
     /// [`DatasetError::NotFound`], [`DatasetError::WrongKind`].
     pub async fn list(&self, name: &str) -> Result<Vec<(String, u64)>, DatasetError> {
         let _config = self.dsl.config.read().await;
+        self.list_now(name).await
+    }
+
+    /// The same for who holds the namespace.
+    pub(crate) async fn list_now(&self, name: &str) -> Result<Vec<(String, u64)>, DatasetError> {
         let snapshot = self.held_snapshot(name).await?;
         let zap = snapshot.phys().user_references;
         let mut out = Vec::new();
@@ -332,6 +351,10 @@ struct HoldTask {
 
 impl HoldTask {
     async fn do_check(&self) -> Result<(), DatasetError> {
+        if !self.release {
+            let first = self.names.first().map_or("", String::as_str);
+            self.dsl.holds().check_possible(first)?;
+        }
         if (self.is_temporary || self.release)
             && let Some(zap) = self.dsl.holds().existing_temporary().await?
         {

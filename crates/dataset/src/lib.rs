@@ -18,6 +18,7 @@
 //! | [`Logs`] | ZIL | intent logs of all datasets: claiming, closing |
 //! | [`Damage`] | `spa_errlog` | which datasets have a damaged block |
 //! | [`Tasks`] | `dsl_synctask` | changes of the pool's own state, queued and run |
+//! | [`ProgramPool`] | `zcp` | looking and changing several times within one sync task |
 //! | [`Syncer`] | `dsl_pool_sync` | writing a transaction group |
 //! | [`props`] | `dsl_prop`, `zfs_prop` | properties: table, values, inheritance |
 //! | [`features`] | `zfeature` | feature flags and their refcounts |
@@ -33,8 +34,8 @@
 //!    `bookmark`, sync tasks (`tasks`), reading in a check (`readable`), `opening` and `write` of a
 //!    dataset's object set. Each part adds the function that gives it to [`DslPool`].
 //! 4. Operations: `create`, `snapshot`, `destroy`, `rename`, `promote`, `rollback`, `receive`,
-//!    `redact`, `set`, `holds`, ... Nothing below uses them, and a part may have its operations in
-//!    several modules (`bookmark_create`, `bookmark_destroy`).
+//!    `redact`, `set`, `holds`, `upgrade`, ... Nothing below uses them, and a part may have its
+//!    operations in several modules (`bookmark_create`, `bookmark_destroy`).
 //! 5. `sync` writes a transaction group, and `pool` makes and opens a pool's datasets.
 //!
 //! # Locks
@@ -80,6 +81,7 @@ mod new_key;
 mod obstacle;
 mod opening;
 mod pool;
+mod program;
 mod promote;
 pub mod props;
 pub mod range_lock;
@@ -104,6 +106,8 @@ mod sync;
 mod task;
 mod tasks;
 mod token;
+mod upgrade;
+mod version;
 mod write;
 
 pub use bookmark::{BookmarkInfo, Bookmarks};
@@ -133,6 +137,7 @@ pub use new_key::{
 };
 pub use obstacle::{ReceiveObstacle, RedactObstacle};
 pub use opening::Datasets;
+pub use program::{Program, ProgramPool};
 pub use props::{PropertySetting, PropertySource, PropertyValue};
 pub use raw::KeyRoot;
 pub use receive::{Corrective, Finisher, ReceiveTarget, Receiving, Redaction};
@@ -145,4 +150,5 @@ pub use stored::Properties;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};
 pub use tasks::Tasks;
 pub use token::ResumeToken;
+pub use version::OLDEST_WRITTEN;
 pub use write::Syncer;

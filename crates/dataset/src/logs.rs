@@ -127,6 +127,20 @@ impl Logs<'_> {
         }
     }
 
+    /// The same for all datasets that nobody uses any more.
+    pub async fn settle_unused(&self) {
+        for dataset in self.dsl.registry.open_datasets() {
+            if dataset.hold_count() == 0
+                && dataset.has_busy_log()
+                && let Some(log) = dataset.open_log()
+                && let Err(error) = log.close().await
+            {
+                let object = dataset.object;
+                tracing::debug!(dataset = %object, %error, "the intent log could not be closed");
+            }
+        }
+    }
+
     /// Whether nobody holds a dataset.
     pub(crate) async fn is_unused(&self, name: &str) -> bool {
         let _config = self.dsl.config.read().await;
@@ -355,6 +369,11 @@ impl Logs<'_> {
                     }
                 })
                 .await;
+                if self.is_let_go(ctx.txg, &header) {
+                    let root = head.phys().block.birth();
+                    free_chain(pipeline, ctx.txg, root, &header).await;
+                    changed.push((head, data, ZilHeader::default()));
+                }
                 continue;
             }
             let name = self.dsl.directories().full_name(&head).await?;
@@ -371,9 +390,23 @@ impl Logs<'_> {
                 .map_err(unreadable)?;
             tracing::debug!(dataset = %name, ?claimed, "claimed an intent log");
             newest = newest.max(claimed.newest_birth);
+            if self.is_let_go(ctx.txg, &header) {
+                free_chain(pipeline, ctx.txg, root, &header).await;
+                header = ZilHeader::default();
+            }
             changed.push((head, data, header));
         }
         Ok(newest)
+    }
+
+    /// Whether a claimed log, which has no record in it then, goes at once. OpenZFS leaves such a
+    /// head with every dataset that was written synchronously, and destroys it when a snapshot is
+    /// taken in a pool before version 27, which must not have one (`zil_suspend`,
+    /// module/zfs/zil.c). What older software claimed does not tell whether it has records.
+    fn is_let_go(&self, txg: Txg, header: &ZilHeader) -> bool {
+        let is_known = header.flags & ZilHeader::CLAIM_RECORD_SEQUENCE_VALID != 0;
+        let is_empty = is_known && header.flags & ZilHeader::REPLAY_NEEDED == 0;
+        is_empty && !self.dsl.pool_version().has_logs() && header.log.birth() <= txg
     }
 
     /// A dataset cannot be read when logs are claimed: its log, if it has one, is not claimed, and

@@ -83,6 +83,7 @@ impl Datasets<'_> {
             encrypted: dataset.is_encrypted(),
             without_key: false,
             raw: false,
+            accounts: self.dsl.pool_version().has_accounts(),
             block_bytes_max: self.dsl.keys().block_bytes_max(dataset).await?,
             object_cache_limit: OBJECT_CACHE,
             dataset: dataset.object,

@@ -16,14 +16,16 @@ use crate::create::CreateParams;
 use crate::dsl::{DslEnvironment, DslPool};
 use crate::features::{Features, guid};
 use crate::settings::mos_properties;
+use crate::version::{DEADLISTS, FEATURES, PoolVersion};
 
 /// Objects of the MOS kept in memory although nobody uses them, which a dataset has six of. What
 /// they take is the cache's, and is given back where that is short.
 const MOS_OBJECT_CACHE: usize = 128 << 10;
 
 impl DslPool {
-    /// Makes the MOS of a new pool, its feature flags and first datasets, in syncing context
-    /// (`dsl_pool_create`, module/zfs/dsl_pool.c). `ctx.txg` must be [`Txg::INITIAL`] or later.
+    /// Makes the MOS of a new pool, its feature flags, where its version has them, and its first
+    /// datasets, in syncing context (`dsl_pool_create`, module/zfs/dsl_pool.c). `ctx.txg` must be
+    /// [`Txg::INITIAL`] or later.
     ///
     /// # Errors
     /// Of writing, and of properties or features that are not valid.
@@ -44,6 +46,7 @@ impl DslPool {
                 encrypted: false,
                 without_key: false,
                 raw: false,
+                accounts: PoolVersion::new(env.spa_version).has_accounts(),
                 block_bytes_max: format::MAX_BLOCK_BYTES as u32,
                 object_cache_limit: MOS_OBJECT_CACHE,
                 dataset: ObjectId::ZERO,
@@ -58,7 +61,12 @@ impl DslPool {
             let mut directory_options = ZapOptions::new(ObjectType::OBJECT_DIRECTORY);
             directory_options.claim = Some(ObjectId::POOL_DIRECTORY);
             let directory = Zap::create(&mos, &tx, directory_options).await?;
-            let features = Features::create(&mos, &directory, &tx).await?;
+            let (has_flags, has_free_list) =
+                (env.spa_version >= FEATURES, env.spa_version >= DEADLISTS);
+            let features = match has_flags {
+                true => Features::create(&mos, &directory, &tx).await?,
+                false => Features::open(&mos).await?,
+            };
             let dsl = Arc::new(DslPool::assemble(env, mos, directory, features));
 
             let directories = dsl.directories();
@@ -73,7 +81,9 @@ impl DslPool {
                 .create_dir(ctx, Some(&root), names::hidden_directory::MOS)
                 .await?;
             dsl.syncer().set_mos_dir(mos_dir);
-            dsl.destroyer().create(ctx, &root).await?;
+            if has_free_list {
+                dsl.destroyer().create(ctx, &root).await?;
+            }
             dsl.datasets().create_origin(ctx).await?;
             // The lists of a new pool are its own, so that the feature is active with the first
             // dataset that a user makes.
@@ -105,6 +115,7 @@ impl DslPool {
             encrypted: false,
             without_key: false,
             raw: false,
+            accounts: PoolVersion::new(env.spa_version).has_accounts(),
             block_bytes_max: format::MAX_BLOCK_BYTES as u32,
             object_cache_limit: MOS_OBJECT_CACHE,
             dataset: ObjectId::ZERO,

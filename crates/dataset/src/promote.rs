@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use device::BoxFuture;
-use format::{ObjectId, ObjectType, Txg, UsedBy, names};
-use object::{SyncContext, Zap, ZapOptions};
+use format::{ObjectId, Txg, UsedBy, names};
+use object::{SyncContext, Zap};
 use zio::Tx;
 
 use crate::DatasetError;
@@ -192,15 +192,12 @@ impl Snapshots<'_> {
             self.move_clone(ctx, before_clones, None, origin_head.object)
                 .await?;
         }
-        if dir.state().phys.clones.is_zero() {
-            let zap = Zap::create(self.dsl.mos(), &tx, ZapOptions::new(ObjectType::DSL_CLONES))
-                .await?
-                .id();
-            dir.change(|state| state.phys.clones = zap);
+        let has_clones = self.dsl.pool_version().has_deadlist_maps();
+        if has_clones {
+            let datasets = self.dsl.datasets();
+            datasets.note_clone(&tx, &dir, origin_head.object).await?;
         }
         let dir_clones = dir.state().phys.clones;
-        self.move_clone(ctx, ObjectId::ZERO, Some(dir_clones), origin_head.object)
-            .await?;
 
         let until = origin.phys().creation_txg;
         self.dsl
@@ -236,7 +233,7 @@ impl Snapshots<'_> {
                 state.dir = dir.clone();
             });
             let next_clones = snapshot.phys().next_clones;
-            if !next_clones.is_zero() {
+            if has_clones && !next_clones.is_zero() {
                 for entry in Zap::hold(self.dsl.mos(), next_clones).await?.all().await? {
                     let next: ObjectId = entry.value.as_u64().unwrap_or(0).into();
                     if next == old_next {
@@ -320,13 +317,15 @@ impl Snapshots<'_> {
     /// [`DatasetError::WrongKind`] when it is no clone, [`DatasetError::Exists`] when both have a
     /// snapshot of the same name, [`DatasetError::NoSpace`], [`DatasetError::Busy`].
     pub async fn promote(&self, name: &str) -> Result<(), DatasetError> {
-        self.dsl
-            .tasks()
-            .run(Arc::new(PromoteTask {
-                dsl: self.dsl.clone(),
-                name: name.to_owned(),
-            }))
-            .await
+        self.dsl.tasks().run(self.promote_task(name)).await
+    }
+
+    /// The task that does so, for who runs tasks in syncing context ([`crate::ProgramPool`]).
+    pub fn promote_task(&self, name: &str) -> Arc<dyn SyncTask> {
+        Arc::new(PromoteTask {
+            dsl: self.dsl.clone(),
+            name: name.to_owned(),
+        })
     }
 }
 

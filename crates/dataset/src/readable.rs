@@ -186,7 +186,7 @@ impl<'a> Readable<'a> {
         let lists = {
             let list = self.dsl.deadlists().of(dataset).await?;
             // Of an old one, block by block.
-            list.old_blocks().await?;
+            list.read_old().await?;
             list.lists_in(min, max)
         };
         self.dsl.deadlists().let_go(dataset).await;
@@ -200,7 +200,7 @@ impl<'a> Readable<'a> {
     async fn all_dead(&self, deadlist: ObjectId) -> Result<(), DatasetError> {
         self.whole(deadlist).await?;
         let list = Deadlist::open(self.dsl.mos(), deadlist).await?;
-        list.old_blocks().await?;
+        list.read_old().await?;
         for list in list.lists_in(Txg::ZERO, EVER) {
             self.list(list).await?;
             self.whole(list).await?;
@@ -222,7 +222,7 @@ impl<'a> Readable<'a> {
         self.whole(phys.deadlist).await?;
         let lists = {
             let own = deadlists.of(snapshot).await?;
-            own.old_blocks().await?;
+            own.read_old().await?;
             let of_next = deadlists.of(next).await?;
             let mut lists = of_next.lists_in(since.min(phys.previous_snapshot_txg), EVER);
             lists.extend(own.lists_in(Txg::ZERO, EVER));
@@ -324,11 +324,8 @@ impl<'a> Readable<'a> {
         let dir = origin.dir();
         self.dataset(origin).await?;
         let head = self.dsl.directories().head(&dir).await?;
-        drop(self.dsl.deadlists().of(&head).await?);
-        self.dsl
-            .deadlists()
-            .snapshot_chain_keys(origin.object)
-            .await?;
+        let deadlists = self.dsl.deadlists();
+        deadlists.snapshot_chain_keys(&head, origin.object).await?;
         self.whole(origin.phys().next_clones).await?;
         let clones = dir.state().phys.clones;
         self.whole(clones).await
@@ -378,9 +375,9 @@ impl<'a> Readable<'a> {
         let phys = head.phys();
         self.name(phys.snapshot_names, name).await?;
         if !phys.previous_snapshot.is_zero() {
-            self.dsl
-                .deadlists()
-                .snapshot_chain_keys(phys.previous_snapshot)
+            let deadlists = self.dsl.deadlists();
+            deadlists
+                .snapshot_chain_keys(head, phys.previous_snapshot)
                 .await?;
         }
         if let Some(prev) = head.prev() {

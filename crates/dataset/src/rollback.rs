@@ -71,7 +71,11 @@ impl Snapshots<'_> {
             .space_range(&self.dsl.lists, head_origin_txg, everything)
             .await?;
         drop(list);
-        origin.change(|state| state.phys.unique_bytes = clone_after_prev.used.max(0) as u64);
+        // OpenZFS does so as well where a clone without snapshots goes back to what it was made of.
+        // What that one alone has is by what follows it in its own dataset, which stays.
+        if origin.phys().next_snapshot == head.object {
+            origin.change(|state| state.phys.unique_bytes = clone_after_prev.used.max(0) as u64);
+        }
 
         let mut delta = Space {
             used: clone_phys.referenced_bytes as i64 - head_phys.referenced_bytes as i64,
@@ -163,12 +167,7 @@ impl Snapshots<'_> {
         let mut attempts = 0;
         loop {
             self.dsl.logs().settle(name).await;
-            let task = Arc::new(RollbackTask {
-                dsl: self.dsl.clone(),
-                name: name.to_owned(),
-                snapshot: snapshot.map(str::to_owned),
-                target: parking_lot::Mutex::default(),
-            });
+            let task = Arc::new(self.new_rollback(name, snapshot));
             match self.dsl.tasks().run(task.clone()).await {
                 Err(DatasetError::Again { .. }) if attempts < 100 => attempts += 1,
                 // Its log was being closed at that very moment.
@@ -187,6 +186,23 @@ impl Snapshots<'_> {
                 }
             }
         }
+    }
+}
+
+impl Snapshots<'_> {
+    fn new_rollback(&self, name: &str, snapshot: Option<&str>) -> RollbackTask {
+        RollbackTask {
+            dsl: self.dsl.clone(),
+            name: name.to_owned(),
+            snapshot: snapshot.map(str::to_owned),
+            target: parking_lot::Mutex::default(),
+        }
+    }
+
+    /// The task that rolls a dataset back to its most recent snapshot, for who runs tasks in
+    /// syncing context ([`crate::ProgramPool`]).
+    pub fn rollback_task(&self, name: &str) -> Arc<dyn SyncTask> {
+        Arc::new(self.new_rollback(name, None))
     }
 }
 

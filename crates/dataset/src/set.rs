@@ -6,11 +6,12 @@ use device::BoxFuture;
 use format::ObjsetKind;
 use object::SyncContext;
 
-use crate::check::{check_feature, check_settable, check_together, parse_setting};
+use crate::check::{
+    check_feature, check_of_snapshot, check_settable, check_together, check_version, parse_setting,
+};
 use crate::dsl::DslPool;
 use crate::info::{PropertyChange, kind_of};
 use crate::props::{Kinds, ValueKind, find};
-use crate::settings::dedup_of;
 use crate::stored::Properties;
 use crate::task::{BLOCKS_MIN, SpaceCheck, SyncTask};
 use crate::{DatasetError, PropertyValue};
@@ -35,7 +36,10 @@ impl Properties<'_> {
         name: &str,
         changes: &[(String, PropertyChange)],
     ) -> Result<(), DatasetError> {
-        let task = self.set_task(name, changes).await?;
+        let task = {
+            let _config = self.dsl.config.read().await;
+            self.new_set_task(name, changes).await?
+        };
         self.dsl.tasks().run(Arc::new(task)).await
     }
 
@@ -48,24 +52,37 @@ impl Properties<'_> {
         name: &str,
         changes: &[(String, PropertyChange)],
     ) -> Result<(), DatasetError> {
-        let task = self.set_task(name, changes).await?;
         let _config = self.dsl.config.read().await;
+        let task = self.new_set_task(name, changes).await?;
         task.do_check().await
     }
 
-    async fn set_task(
+    /// The task that changes one property, for who runs tasks in syncing context
+    /// ([`crate::ProgramPool`]).
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub async fn set_task(
+        &self,
+        name: &str,
+        property: &str,
+        change: PropertyChange,
+    ) -> Result<Arc<dyn SyncTask>, DatasetError> {
+        let changes = [(property.to_owned(), change)];
+        Ok(Arc::new(self.new_set_task(name, &changes).await?))
+    }
+
+    async fn new_set_task(
         &self,
         name: &str,
         changes: &[(String, PropertyChange)],
     ) -> Result<SetTask, DatasetError> {
-        let kinds = {
-            let _config = self.dsl.config.read().await;
-            let dataset = self.dsl.directories().resolve(name).await?;
-            if dataset.is_snapshot() {
-                Kinds::SNAPSHOT
-            } else {
-                kind_of(self.dsl.directories().objset_kind(&dataset).await?).kinds()
-            }
+        let dataset = self.dsl.directories().resolve(name).await?;
+        let kinds = if dataset.is_snapshot() {
+            check_of_snapshot(name, self.dsl.pool_version())?;
+            Kinds::SNAPSHOT
+        } else {
+            kind_of(self.dsl.directories().objset_kind(&dataset).await?).kinds()
         };
         let mut parsed = Vec::new();
         for (property, change) in changes {
@@ -87,20 +104,16 @@ impl Properties<'_> {
             changes: parsed,
         })
     }
-    /// Refuses a value that needs a feature which is not enabled (`zfs_check_settable`,
-    /// module/zfs/zfs_ioctl.c).
+
+    /// Refuses a value that needs a feature which is not enabled, or a newer version of the pool
+    /// (`zfs_check_settable`, module/zfs/zfs_ioctl.c).
     pub(crate) fn check_feature_of(
         &self,
         dataset: &str,
         property: &str,
         number: u64,
     ) -> Result<(), DatasetError> {
-        if property == "dedup" && dedup_of(number).is_some() && !self.has_dedup_tables() {
-            return Err(DatasetError::Unsupported {
-                name: dataset.to_owned(),
-                what: "dedup in a pool of a version before 21".into(),
-            });
-        }
+        check_version(dataset, property, number, self.dsl.pool_version())?;
         check_feature(dataset, property, number, |needs| {
             self.dsl.features().is_enabled(needs)
         })

@@ -108,8 +108,7 @@ fn record_bytes(stored: u64, most: u32) -> u32 {
 impl Properties<'_> {
     /// Pools before version 21 cannot have dedup tables (`SPA_VERSION_DEDUP`).
     pub(crate) fn has_dedup_tables(&self) -> bool {
-        const VERSION_DEDUP: u64 = 21;
-        self.dsl.env().spa_version >= VERSION_DEDUP
+        self.dsl.pool_version().has_dedup_tables()
     }
 
     /// How a dataset's blocks are to be written.
@@ -207,6 +206,7 @@ impl Properties<'_> {
                 setuid: number("setuid").await? != 0,
                 snapdir: number("snapdir").await?,
                 canmount: number("canmount").await?,
+                direct: number("direct").await?,
             })
         })
     }

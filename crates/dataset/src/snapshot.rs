@@ -8,7 +8,7 @@ use format::{DslDatasetPhys, ObjectType, Txg, UsedBy, names};
 use object::{NewObject, SyncContext, Zap, ZapValue};
 use zio::Tx;
 
-use crate::check::parse_setting;
+use crate::check::{check_of_snapshot, parse_setting};
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::name::{check_name, split_snapshot};
@@ -113,7 +113,7 @@ impl Snapshots<'_> {
                 false => {
                     self.dsl
                         .deadlists()
-                        .snapshot_chain_keys(from.previous_snapshot)
+                        .snapshot_chain_keys(head, from.previous_snapshot)
                         .await?
                 }
             };
@@ -209,6 +209,9 @@ impl Snapshots<'_> {
         properties: &[(String, String)],
     ) -> Result<(), DatasetError> {
         let mut parsed = Vec::new();
+        if let (Some(first), false) = (names.first(), properties.is_empty()) {
+            check_of_snapshot(first, self.dsl.pool_version())?;
+        }
         for (name, typed) in properties {
             parsed.push((
                 name.clone(),
@@ -216,13 +219,7 @@ impl Snapshots<'_> {
             ));
         }
         for name in names {
-            check_name(name)?;
-            if split_snapshot(name).1.is_none() {
-                return Err(DatasetError::InvalidName {
-                    name: name.clone(),
-                    reason: "missing '@' delimiter in snapshot name".into(),
-                });
-            }
+            check_snapshot_name(name)?;
         }
         let mut attempts = 0;
         loop {
@@ -261,6 +258,41 @@ impl Snapshots<'_> {
         self.rename_snapshots_of(head, old, new, false).await
     }
 
+    /// The task that takes one snapshot, for who runs tasks in syncing context
+    /// ([`crate::ProgramPool`]).
+    ///
+    /// # Errors
+    /// [`DatasetError::InvalidName`].
+    pub fn take_task(&self, name: &str) -> Result<Arc<dyn SyncTask>, DatasetError> {
+        check_snapshot_name(name)?;
+        Ok(Arc::new(SnapshotTask {
+            dsl: self.dsl.clone(),
+            names: vec![name.to_owned()],
+            properties: Vec::new(),
+        }))
+    }
+
+    /// The task that renames one snapshot, which nobody has open.
+    ///
+    /// # Errors
+    /// [`DatasetError::InvalidName`].
+    pub fn rename_task(
+        &self,
+        head: &str,
+        old: &str,
+        new: &str,
+    ) -> Result<Arc<dyn SyncTask>, DatasetError> {
+        check_snapshot_name(&format!("{head}@{new}"))?;
+        Ok(Arc::new(RenameSnapshotTask {
+            dsl: self.dsl.clone(),
+            head: head.to_owned(),
+            old: old.to_owned(),
+            new: new.to_owned(),
+            is_recursive: false,
+            only_unused: true,
+        }))
+    }
+
     async fn rename_snapshots_of(
         &self,
         head: &str,
@@ -277,8 +309,21 @@ impl Snapshots<'_> {
                 old: old.to_owned(),
                 new: new.to_owned(),
                 is_recursive,
+                only_unused: false,
             }))
             .await
+    }
+}
+
+/// Checks the full name of a new snapshot.
+fn check_snapshot_name(name: &str) -> Result<(), DatasetError> {
+    check_name(name)?;
+    match split_snapshot(name).1 {
+        Some(_) => Ok(()),
+        None => Err(DatasetError::InvalidName {
+            name: name.to_owned(),
+            reason: "missing '@' delimiter in snapshot name".into(),
+        }),
     }
 }
 
@@ -289,6 +334,20 @@ struct SnapshotTask {
 }
 
 impl SnapshotTask {
+    /// Refuses a head with a log that other software left.
+    async fn check_has_no_log(&self, head: &Arc<Ds>, name: &str) -> Result<(), DatasetError> {
+        let header = match head.open_objset() {
+            Some(objset) => objset.zil_header(),
+            None => self.dsl.logs().stored_head(head).await?,
+        };
+        match header.log.is_hole() {
+            true => Ok(()),
+            false => Err(DatasetError::LogWaits {
+                name: name.to_owned(),
+            }),
+        }
+    }
+
     async fn do_check(&self, ctx: &SyncContext) -> Result<(), DatasetError> {
         let dsl = &self.dsl;
         let mut per_dataset: BTreeMap<&str, u64> = BTreeMap::new();
@@ -327,6 +386,9 @@ impl SnapshotTask {
                 });
             }
             dsl.readable().new_snapshot(&head, name).await?;
+            if !dsl.pool_version().has_logs() {
+                self.check_has_no_log(&head, head_name).await?;
+            }
             // What the snapshot takes out of a refreservation must be found elsewhere.
             let reserved = head.state().reserved_bytes;
             let needed = phys.unique_bytes.min(reserved);
@@ -404,6 +466,8 @@ struct RenameSnapshotTask {
     old: String,
     new: String,
     is_recursive: bool,
+    /// Refuse it where somebody has the snapshot open, and knows it by its name.
+    only_unused: bool,
 }
 
 impl RenameSnapshotTask {
@@ -433,7 +497,13 @@ impl RenameSnapshotTask {
                 self.head, self.old
             )));
         }
-        for (head, _) in affected {
+        for (head, snapshot) in affected {
+            if self.only_unused && snapshot.hold_count() > 0 {
+                return Err(DatasetError::Busy {
+                    name: self.dsl.directories().full_name(&snapshot).await?,
+                    reason: "it is open".into(),
+                });
+            }
             let full_name = format!(
                 "{}@{}",
                 head.dir().full_name(&self.dsl.pool_name()),

@@ -28,7 +28,7 @@ const SPACE_TRIES_MAX: u32 = 8;
 
 /// Whether there is room for a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TaskRoom {
+pub(crate) enum TaskRoom {
     Fits,
     /// In the next txg, but for what those before it in this one may take.
     Later,
@@ -77,9 +77,9 @@ impl Tasks<'_> {
         ctx: &SyncContext,
         queue: Vec<QueuedTask>,
     ) -> Result<(), DatasetError> {
-        let mut taken_bytes = 0;
+        self.dsl.tasks.begin();
         for queued in queue {
-            self.run_queued(ctx, queued, &mut taken_bytes).await?;
+            self.run_queued(ctx, queued).await?;
         }
         Ok(())
     }
@@ -98,20 +98,12 @@ impl Tasks<'_> {
         self.run_queue(ctx, early).await
     }
 
-    /// `taken_bytes` is what those before it in this txg may take of the space that all may use.
-    async fn run_queued(
-        &self,
-        ctx: &SyncContext,
-        queued: QueuedTask,
-        taken_bytes: &mut u64,
-    ) -> Result<(), DatasetError> {
+    async fn run_queued(&self, ctx: &SyncContext, queued: QueuedTask) -> Result<(), DatasetError> {
         // Nobody wants it any more: whoever asked was killed, or did not wait for a suspended pool.
         if queued.answer.is_closed() {
             return Ok(());
         }
-        let check = queued.task.space_check();
-        let needed_bytes = self.task_bytes(&*queued.task);
-        let room = self.task_room(check, needed_bytes, *taken_bytes);
+        let room = self.task_room(&*queued.task);
         if room == TaskRoom::Later || room == TaskRoom::Deferred && queued.tries < SPACE_TRIES_MAX {
             let tries = queued.tries + u32::from(room == TaskRoom::Deferred);
             self.put_off(ctx, QueuedTask { tries, ..queued });
@@ -132,10 +124,7 @@ impl Tasks<'_> {
         task.apply(ctx).await.inspect_err(|error| {
             tracing::error!(task = task.name(), %error, "a sync task failed while applied");
         })?;
-        // What may go beyond frees space in the end, and must not wait for others of its kind.
-        if check == SpaceCheck::Normal {
-            *taken_bytes = taken_bytes.saturating_add(needed_bytes);
-        }
+        self.take_space(&*task);
         self.dsl.tasks.add_done(ctx.txg, answer);
         Ok(())
     }
@@ -148,11 +137,23 @@ impl Tasks<'_> {
             .saturating_mul(TASK_COPIES * block_bytes.max(TASK_BLOCK_BYTES))
     }
 
-    /// Whether so much finds room beside what is taken; freed space cannot be used for some txgs.
-    fn task_room(&self, check: SpaceCheck, needed_bytes: u64, taken_bytes: u64) -> TaskRoom {
+    /// Notes that a task was run which has taken space. What may go beyond what all may use frees
+    /// space in the end, and must not wait for others of its kind.
+    pub(crate) fn take_space(&self, task: &dyn SyncTask) {
+        if task.space_check() == SpaceCheck::Normal {
+            self.dsl.tasks.take_space(self.task_bytes(task));
+        }
+    }
+
+    /// Whether a task finds room beside those before it in this txg; freed space cannot be used for
+    /// some txgs.
+    pub(crate) fn task_room(&self, task: &dyn SyncTask) -> TaskRoom {
+        let check = task.space_check();
         if check == SpaceCheck::None {
             return TaskRoom::Fits;
         }
+        let needed_bytes = self.task_bytes(task);
+        let taken_bytes = self.dsl.tasks.taken_bytes();
         let used = self.dsl.directories().root_dir().state().phys.used_bytes;
         let wanted = used.saturating_add(needed_bytes);
         let room = self.dsl.space().unreserved_space(check);
@@ -166,6 +167,27 @@ impl Tasks<'_> {
         } else {
             TaskRoom::None
         }
+    }
+
+    /// What a task may take of the space that its check is about, at worst; nothing where it has
+    /// none.
+    pub(crate) fn checked_bytes(&self, task: &dyn SyncTask) -> u64 {
+        match task.space_check() {
+            SpaceCheck::None => 0,
+            _ => self.task_bytes(task),
+        }
+    }
+
+    /// Whether a task finds room beside others in this txg that may take so much, of whatever kind
+    /// they are.
+    pub(crate) fn fits_beside(&self, task: &dyn SyncTask, taken_bytes: u64) -> bool {
+        let check = task.space_check();
+        if check == SpaceCheck::None {
+            return true;
+        }
+        let used = self.dsl.directories().root_dir().state().phys.used_bytes;
+        let needed_bytes = self.task_bytes(task).saturating_add(taken_bytes);
+        used.saturating_add(needed_bytes) <= self.dsl.space().unreserved_space(check)
     }
 
     /// Has a task run in the next txg, which is not being written yet, and comes at once.

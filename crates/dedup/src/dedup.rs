@@ -23,9 +23,8 @@
 //! feature, it is appended to a log (`log`), and brought into the ZAPs later, in the order in which
 //! these have it, some of it in each txg (`flush`). A table that is much larger than memory is then
 //! updated leaf by leaf, with all changes to a leaf at a time, instead of one leaf for each change.
-//! That is so where it is asked for ([`LogLimits::is_written`]); else these tables are written as
-//! those of old, too. Logs that are found then, and those that are too long to be in memory, are
-//! flushed whole during the import, before anything else uses the tables.
+//! Logs that are too long to be in memory are flushed whole during the import, before anything else
+//! uses the tables; so are all where no logs are to be written ([`LogLimits::is_written`]).
 //!
 //! # Crash
 //!
@@ -33,8 +32,9 @@
 //! tables, logs and blocks are those of one txg. What is in memory of the logs is read from them
 //! when the pool is imported.
 //!
-//! Locks: `tables`, then `planned`; `status`, `limits` and `chosen`: for some instructions each;
-//! before them `is_pruning`, for as long as it takes. Only the sync loop changes tables.
+//! Locks: `tables`, then `planned`; `status`, `limits`, `charged` and `chosen`: for some
+//! instructions each; before them `is_pruning`, for as long as it takes. Only the sync loop changes
+//! tables.
 
 mod flush;
 mod known;
@@ -60,7 +60,7 @@ use parking_lot::{Mutex, RwLock};
 use spa::{Pass, PoolError, directory, features};
 use zio::alloc::Allocator;
 use zio::pipeline::{DedupName, DedupTables, LiveEntry, StoredEntry};
-use zio::{Pipeline, SharedCache, Tx, ZioError};
+use zio::{Charge, Charged, Pipeline, SharedCache, Tx, ZioError};
 
 pub use log::LogLimits;
 
@@ -90,11 +90,14 @@ pub const QUOTA_AUTO: u64 = u64::MAX;
 
 /// The dedup tables of a pool, known to its pipeline.
 pub fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
+    let charge = pipeline.cache().charge();
     let dedup = Arc::new(Dedup {
         mos: dsl.mos().clone(),
         allocator: pipeline.allocator().clone(),
         features: dsl.features().clone(),
         cache: pipeline.cache().shared().clone(),
+        charge: charge.clone(),
+        charged: Mutex::new(charge.take(0)),
         tables: RwLock::default(),
         planned: Mutex::default(),
         status: Mutex::default(),
@@ -136,6 +139,9 @@ pub struct Dedup {
     features: Arc<Features>,
     /// Its limit says how much memory there is.
     cache: Arc<SharedCache>,
+    charge: Arc<Charge>,
+    /// What the logs are charged.
+    charged: Mutex<Charged>,
     /// By the code of the checksum.
     tables: RwLock<BTreeMap<u8, Table>>,
     /// Whether a table that this pass is about to make is flat, by the code of the checksum.
@@ -143,7 +149,8 @@ pub struct Dedup {
     status: Mutex<DedupStatus>,
     /// Property `dedup_table_quota`, in bytes; zero is none.
     quota_bytes: AtomicU64,
-    /// Logs of another release, too long to be in memory, are not flushed yet.
+    /// Logs that are not taken into memory are not flushed yet: those that are too long for it, of
+    /// another release or, where there was more memory, our own; or all.
     has_logs: AtomicBool,
     /// Entries of logs in the next step; zero before the first.
     flush_step: AtomicUsize,
@@ -228,8 +235,7 @@ impl Dedup {
     /// nothing of it is kept: they are flushed whole.
     async fn load_logs(&self) -> Result<(), PoolError> {
         let mut tables = std::mem::take(&mut *self.tables.write());
-        // Twice as many as are kept in the end are there for a moment while a txg is written.
-        let mut left = self.log_entries_max() * 2;
+        let mut left = self.loaded_entries_max();
         let mut fits = self.limits.read().is_written;
         for table in tables.values_mut() {
             fits = fits && table.logs.load_entries(&self.allocator, left).await?;
@@ -243,6 +249,7 @@ impl Dedup {
         let has_some = tables.values().any(|table| !table.logs.are_empty());
         self.has_logs.store(has_some && !fits, Ordering::Release);
         *self.tables.write() = tables;
+        self.charge_logs();
         Ok(())
     }
 
@@ -251,17 +258,35 @@ impl Dedup {
         self.limits.read().entries_max(&self.cache)
     }
 
+    /// Entries of logs that are taken into memory, whatever other pools it has: half of the cache's
+    /// limit. These are more than there may be later, to which they come down with the next txgs.
+    /// Of ours nearly all fit, and what cannot be flushed has to.
+    fn loaded_entries_max(&self) -> usize {
+        let room = self.cache.limit_bytes() / 2 / ENTRY_BYTES;
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        // Twice as many as are kept are there for a moment, as while a txg is written.
+        room.max(self.log_entries_max() * 2)
+    }
+
     /// Changes how far logs grow.
     pub fn set_log_limits(&self, limits: LogLimits) {
         *self.limits.write() = limits;
     }
 
-    /// What entries of logs, and filters, take in memory.
+    /// What filters take in memory. Entries of logs count in the cache's limit.
     pub fn memory_bytes(&self) -> u64 {
         let tables = self.tables.read();
-        let entries: usize = tables.values().map(|table| table.logs.len()).sum();
-        let filters: u64 = tables.values().map(|table| table.known.bytes()).sum();
-        entries as u64 * ENTRY_BYTES + filters
+        tables.values().map(|table| table.known.bytes()).sum()
+    }
+
+    /// Counts what the logs take now in the cache's limit.
+    fn charge_logs(&self) {
+        let entries: usize = {
+            let tables = self.tables.read();
+            tables.values().map(|table| table.logs.len()).sum()
+        };
+        let charged = self.charge.take(entries as u64 * ENTRY_BYTES);
+        *self.charged.lock() = charged;
     }
 
     /// Whether there is something to flush: then a txg is needed although nobody asks for one.
@@ -285,7 +310,7 @@ impl Dedup {
         read_whole(&self.mos, &objects).await
     }
 
-    /// Whether logs of another release, too long to be in memory, wait to be flushed.
+    /// Whether logs that are not in memory wait to be flushed: until then nothing is looked up.
     pub fn has_logs(&self) -> bool {
         self.has_logs.load(Ordering::Acquire)
     }
@@ -400,6 +425,7 @@ impl Dedup {
         }
         if ctx.pass == 1 {
             changed |= self.flush(ctx, tx, &logged).await?;
+            self.charge_logs();
             changed |= self.prune_chosen(tx).await?;
             for code in logged {
                 self.learn(ctx, code).await?;
@@ -451,8 +477,8 @@ impl Dedup {
         )
     }
 
-    /// Flushes logs of another release, before datasets are written. Returns whether there were
-    /// any.
+    /// Flushes a part of logs that are not in memory, before datasets are written. Returns whether
+    /// there were any.
     pub(crate) async fn early(&self, pass: &Pass<'_>) -> Result<bool, PoolError> {
         let has_logs = self.has_logs();
         if has_logs {

@@ -217,7 +217,11 @@ pub(crate) fn entry_stat(key: &DdtKey, value: &DdtPhys, allocator: &Allocator) -
     for place in value.places().iter().filter(|place| place.is_used()) {
         let dsize_bytes = place
             .dvas(key.is_encrypted())
-            .filter_map(|dva| allocator.deflated_bytes(&dva))
+            .map(|dva| {
+                // Vdevs that were removed were disks and mirrors, which have no parity.
+                let known = allocator.deflated_bytes(&dva);
+                known.unwrap_or(dva.asize_bytes())
+            })
             .fold(0, u64::saturating_add);
         let (lsize_bytes, psize_bytes) = (key.lsize_bytes(), key.psize_bytes());
         let times = |bytes: u64| bytes.saturating_mul(place.references);

@@ -24,7 +24,7 @@ use crate::files::Files;
 use crate::log;
 use crate::node::{Locked, Node};
 use crate::quota::Quotas;
-use crate::types::{Caller, FileKind};
+use crate::types::{Caller, FileKind, Via};
 use crate::znode::{Znode, attr, is_of_xattr, pflags, touched, without_set_id};
 
 /// Most bytes written in one transaction.
@@ -97,10 +97,12 @@ pub(crate) fn regular(node: &Node) -> Result<&Node> {
 }
 
 /// Reads under a shared lock of the range; less than asked for at the end of the file.
+/// `past_cache`: nothing of it is kept.
 pub(crate) async fn read_node(
     node: &Node,
     offset_bytes: u64,
     length_bytes: usize,
+    past_cache: bool,
 ) -> Result<Vec<Bytes>> {
     let end = offset_bytes.saturating_add(length_bytes as u64);
     let _range = node.ranges.lock(offset_bytes, end, false).await;
@@ -109,17 +111,22 @@ pub(crate) async fn read_node(
         return Ok(Vec::new());
     }
     let length = (size.min(end) - offset_bytes) as usize;
-    Ok(node.object.read(offset_bytes, length).await?)
+    Ok(match past_cache {
+        true => node.object.read_past_cache(offset_bytes, length).await?,
+        false => node.object.read(offset_bytes, length).await?,
+    })
 }
 
 /// Writes; `new_size` is the size that the file has afterwards, where that is not what the
-/// write makes it.
+/// write makes it. Of a write that leaves the cache out, whole records leave memory as soon as they
+/// are on disk.
 pub(crate) async fn write_node(
     files: &Files,
     quotas: &Quotas,
     node: &Arc<Node>,
     place: Place,
     data: Bytes,
+    via: Via,
     caller: Caller,
     new_size: Option<u64>,
 ) -> Result<u64> {
@@ -157,6 +164,9 @@ pub(crate) async fn write_node(
         });
     }
     let total_end = start + data.len() as u64;
+    let past_cache = files
+        .opening
+        .leaves_cache_out(via, start, data.len() as u64);
     let mut offset = start;
     let mut rest = data;
     while !rest.is_empty() {
@@ -188,6 +198,9 @@ pub(crate) async fn write_node(
         let written = node.object.write(&tx, offset, chunk).await;
         content_told(files, &node, offset, length);
         written?;
+        if past_cache {
+            node.object.let_go_when_synced(&tx, offset, length);
+        }
         let size = new_size.unwrap_or_else(|| size.max(chunk_end));
         let changed = store_written(files, &tx, &node, size, caller).await?;
         if outlives {

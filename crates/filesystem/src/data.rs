@@ -15,12 +15,24 @@ use crate::filesystem::Filesystem;
 use crate::node::Node;
 use crate::quota::Quotas;
 use crate::share::share_range;
-use crate::types::{Allocate, Caller, FileKind, SeekTo, SetAttributes};
+use crate::types::{Allocate, Caller, FileKind, SeekTo, SetAttributes, Via};
 use crate::znode::without_set_id;
 
 impl Filesystem {
     /// A read without waiting, if all of it is in memory.
     pub fn try_read(&self, ino: u64, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
+        self.try_read_via(ino, offset_bytes, length_bytes, Via::Cache)
+    }
+
+    /// [`Self::try_read`] of who says whether the cache is to be left out: what is there is read
+    /// from there in any case, but nothing is read ahead then.
+    pub fn try_read_via(
+        &self,
+        ino: u64,
+        offset_bytes: u64,
+        length_bytes: usize,
+        via: Via,
+    ) -> Option<Vec<Bytes>> {
         let _entered = self.opening.try_enter()?;
         let node = self.files.nodes.get(ino)?;
         let end = offset_bytes.checked_add(length_bytes as u64)?;
@@ -33,37 +45,58 @@ impl Filesystem {
             return Some(Vec::new());
         }
         let length = (znode.size.min(end) - offset_bytes) as usize;
-        let data = node.object.try_read(offset_bytes, length)?;
+        let past_cache = self
+            .opening
+            .leaves_cache_out(via, offset_bytes, length_bytes as u64);
+        let data = match past_cache {
+            true => node.object.peek(offset_bytes, length)?,
+            false => node.object.try_read(offset_bytes, length)?,
+        };
         accessed(&self.opening, &node);
         Some(data)
     }
 
     /// Reads; less than asked for at the end of the file.
-    pub async fn read(
+    pub fn read(
         &self,
         ino: u64,
         offset_bytes: u64,
         length_bytes: usize,
-    ) -> Result<Vec<Bytes>> {
-        let _entered = self.opening.enter().await?;
-        let node = self.files.node(ino).await?;
-        regular(&node)?;
-        let data = read_node(&node, offset_bytes, length_bytes).await?;
-        accessed(&self.opening, &node);
-        Ok(data)
+    ) -> impl Future<Output = Result<Vec<Bytes>>> {
+        self.read_via(ino, offset_bytes, length_bytes, Via::Cache, true)
     }
 
     /// Reads as [`Filesystem::read`] does, but the access time stays (`O_NOATIME`).
-    pub async fn peek(
+    pub fn peek(
         &self,
         ino: u64,
         offset_bytes: u64,
         length_bytes: usize,
+    ) -> impl Future<Output = Result<Vec<Bytes>>> {
+        self.read_via(ino, offset_bytes, length_bytes, Via::Cache, false)
+    }
+
+    /// [`Self::read`] of who says whether the cache is to be left out, and whether the access time
+    /// moves.
+    pub async fn read_via(
+        &self,
+        ino: u64,
+        offset_bytes: u64,
+        length_bytes: usize,
+        via: Via,
+        moves_time: bool,
     ) -> Result<Vec<Bytes>> {
         let _entered = self.opening.enter().await?;
         let node = self.files.node(ino).await?;
         regular(&node)?;
-        read_node(&node, offset_bytes, length_bytes).await
+        let past_cache = self
+            .opening
+            .leaves_cache_out(via, offset_bytes, length_bytes as u64);
+        let data = read_node(&node, offset_bytes, length_bytes, past_cache).await?;
+        if moves_time {
+            accessed(&self.opening, &node);
+        }
+        Ok(data)
     }
 
     /// Stores access times that reads have moved on. What cannot be stored stays for later.
@@ -72,22 +105,36 @@ impl Filesystem {
     }
 
     /// Writes all of `data`; with `sync` it is on stable storage when this returns.
-    pub async fn write(
+    pub fn write(
         &self,
         ino: u64,
         offset_bytes: u64,
         data: Bytes,
         sync: bool,
         caller: Caller,
+    ) -> impl Future<Output = Result<()>> {
+        self.write_via(ino, offset_bytes, data, Via::Cache, sync, caller)
+    }
+
+    /// [`Self::write`] of who says whether the cache is to be left out.
+    pub async fn write_via(
+        &self,
+        ino: u64,
+        offset_bytes: u64,
+        data: Bytes,
+        via: Via,
+        sync: bool,
+        caller: Caller,
     ) -> Result<()> {
-        self.write_at(ino, Place::At(offset_bytes), data, sync, caller)
+        self.write_at(ino, Place::At(offset_bytes), data, via, sync, caller)
             .await
             .map(|_| ())
     }
 
     /// Writes at the end of the file; where it went.
     pub async fn append(&self, ino: u64, data: Bytes, sync: bool, caller: Caller) -> Result<u64> {
-        self.write_at(ino, Place::End, data, sync, caller).await
+        self.write_at(ino, Place::End, data, Via::Cache, sync, caller)
+            .await
     }
 
     async fn write_at(
@@ -95,6 +142,7 @@ impl Filesystem {
         ino: u64,
         place: Place,
         data: Bytes,
+        via: Via,
         sync: bool,
         caller: Caller,
     ) -> Result<u64> {
@@ -105,8 +153,8 @@ impl Filesystem {
         if length > 0 {
             self.xattrs.drop_capability(&node).await?;
         }
-        let offset =
-            write_node(&self.files, &self.quotas, &node, place, data, caller, None).await?;
+        let (files, quotas) = (&self.files, &self.quotas);
+        let offset = write_node(files, quotas, &node, place, data, via, caller, None).await?;
         if sync && length > 0 {
             self.files.commit(ino).await?;
         } else {
@@ -245,7 +293,10 @@ impl Filesystem {
                 done += shared;
                 continue;
             }
-            let data = join(read_node(&source, offset, length).await?);
+            let past_cache = other
+                .opening
+                .leaves_cache_out(Via::Cache, offset, length as u64);
+            let data = join(read_node(&source, offset, length, past_cache).await?);
             if data.is_empty() {
                 break;
             }
@@ -261,6 +312,7 @@ impl Filesystem {
                 &target,
                 place,
                 data,
+                Via::Cache,
                 caller,
                 None,
             )

@@ -93,7 +93,7 @@ pub use quota::{QuotaKind, Quotas, SpaceUse};
 pub use salvage::{SalvagedDirectory, SalvagedFile, SalvagedFilesystem, SalvagedXattrs};
 pub use types::{
     Allocate, AskGroups, Attributes, Caller, DirEntry, FileKind, FsStatistics, MountChoices,
-    RenameMode, SeekTo, SetAttributes, SetTime, Time, XattrMode,
+    RenameMode, SeekTo, SetAttributes, SetTime, Time, Via, XattrMode,
 };
 pub use unlinked::Unlinked;
 pub use xattr::Xattrs;

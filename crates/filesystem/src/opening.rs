@@ -14,7 +14,13 @@ use tokio::sync::watch;
 use zio::Tx;
 
 use crate::error::{FsError, Result};
-use crate::types::{MountChoices, Time};
+use crate::types::{MountChoices, Time, Via};
+
+/// What `O_DIRECT` is aligned to.
+const PAGE_BYTES: u64 = 4096;
+/// Values of the property `direct` (`zfs_direct_t`, include/sys/fs/zfs.h).
+const DIRECT_DISABLED: u64 = 0;
+const DIRECT_ALWAYS: u64 = 2;
 
 /// The dataset while the filesystem is open, and the gate of its operations.
 pub(crate) struct Opening {
@@ -102,6 +108,22 @@ impl Opening {
     /// What [`Self::choose_for_mount`] chose last.
     pub(crate) fn mount_choices(&self) -> MountChoices {
         *self.mount_choices.read()
+    }
+
+    /// Whether a request leaves the cache out (property `direct`): only one of whole pages does.
+    /// Others pass the cache, as OpenZFS 2.4 has them do unless `zfs_dio_strict` is set; 2.3
+    /// refuses them (`zfs_setup_direct`, module/zfs/zfs_vnops.c). Where the caller keeps its buffer
+    /// nobody knows here.
+    pub(crate) fn leaves_cache_out(&self, via: Via, offset_bytes: u64, length_bytes: u64) -> bool {
+        let is_whole = offset_bytes.is_multiple_of(PAGE_BYTES)
+            && length_bytes.is_multiple_of(PAGE_BYTES)
+            && length_bytes > 0;
+        is_whole
+            && match self.settings.borrow().direct {
+                DIRECT_DISABLED => false,
+                DIRECT_ALWAYS => true,
+                _ => via == Via::Direct,
+            }
     }
 
     pub(crate) fn name_bytes_max(&self) -> usize {

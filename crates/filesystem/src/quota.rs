@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 
 use crate::error::{FsError, Result};
 use crate::files::Files;
-use crate::znode::Znode;
+use crate::znode::{ZPL_VERSION_USERSPACE, Znode};
 
 /// Whose quota or space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -311,11 +311,29 @@ impl Quotas {
         Ok(Some((quota, used)))
     }
 
+    /// Filesystems of older versions have no quotas. Those that were made before the pool counted
+    /// who uses what get none either, as nothing is known there of what is used; what OpenZFS set
+    /// there can be removed.
+    fn check_version(&self, quota: u64) -> Result<()> {
+        if self.files.version < ZPL_VERSION_USERSPACE {
+            return Err(FsError::Unsupported {
+                what: "a quota of a user, group or project in a filesystem of a version before 4",
+            });
+        }
+        if quota != 0 && !self.files.opening.dataset()?.counts_owners() {
+            return Err(FsError::Unsupported {
+                what: "a quota in a filesystem from before space was counted by user",
+            });
+        }
+        Ok(())
+    }
+
     /// Sets the default quota of a kind; 0 removes it (`zfs_set_default_quota`).
     ///
     /// # Errors
-    /// When the filesystem cannot be changed.
+    /// When the filesystem cannot be changed, or is of a version before 4.
     pub async fn set_default(&self, kind: QuotaKind, of_objects: bool, quota: u64) -> Result<()> {
+        self.check_version(quota)?;
         let _entered = self.files.opening.enter_to_change().await?;
         let _lock = self.master_lock().await;
         let name = kind.default_property(of_objects);
@@ -333,7 +351,11 @@ impl Quotas {
     }
 
     /// Sets a quota of bytes or objects; 0 removes it (`zfs_set_userquota`).
+    ///
+    /// # Errors
+    /// As [`Self::set_default`].
     pub async fn set(&self, kind: QuotaKind, id: u64, of_objects: bool, quota: u64) -> Result<()> {
+        self.check_version(quota)?;
         let _entered = self.files.opening.enter_to_change().await?;
         let _lock = self.master_lock().await;
         let existing = self.zap(kind, of_objects);

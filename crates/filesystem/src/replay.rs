@@ -38,7 +38,7 @@ use crate::filesystem::Filesystem;
 use crate::log;
 use crate::share::{Blocks, replay_shared};
 use crate::stored_acl::{acl_to_store, external_list};
-use crate::types::{Caller, FileKind, RenameMode, SetAttributes, SetTime, Time};
+use crate::types::{Caller, FileKind, RenameMode, SetAttributes, SetTime, Time, Via};
 use crate::znode::{Znode, attr, is_of_xattr, pflags, touched};
 
 /// Largest block of a file that a record may speak of.
@@ -327,6 +327,7 @@ impl Replayer {
             &node,
             Place::At(offset),
             data,
+            Via::Cache,
             Caller::ROOT,
             size,
         )
@@ -487,6 +488,7 @@ impl Replayer {
                 &node,
                 place,
                 data,
+                Via::Cache,
                 Caller::ROOT,
                 None,
             )

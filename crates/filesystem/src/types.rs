@@ -232,6 +232,17 @@ pub enum XattrMode {
     Replace,
 }
 
+/// Whether who reads or writes asks for the cache to be left out. What comes of it is up to the
+/// property `direct`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Via {
+    /// No.
+    #[default]
+    Cache,
+    /// Yes (`O_DIRECT`).
+    Direct,
+}
+
 /// What to look for with [`crate::Filesystem::seek`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTo {

@@ -41,7 +41,7 @@ use crate::posix_acl::{self, PosixAcl};
 use crate::quota::Quotas;
 use crate::rank::Rank;
 use crate::remove::remove_in;
-use crate::types::{Caller, FileKind, SetAttributes, XattrMode};
+use crate::types::{Caller, FileKind, SetAttributes, Via, XattrMode};
 use crate::unlinked::Unlinked;
 use crate::znode::{attr, is_of_xattr, pflags, touched};
 
@@ -209,7 +209,7 @@ impl Xattrs {
         let size = usize::try_from(file.znode().size)
             .unwrap_or(usize::MAX)
             .min(VALUE_BYTES_MAX);
-        Ok(Some(join(read_node(&file, 0, size).await?)))
+        Ok(Some(join(read_node(&file, 0, size, false).await?)))
     }
 
     /// Whether a file certainly has no extended attributes at all: never waits.
@@ -481,6 +481,7 @@ impl Xattrs {
             file,
             Place::At(0),
             content.into(),
+            Via::Cache,
             Caller::ROOT,
             size,
         )

@@ -445,6 +445,8 @@ pub(crate) fn parse_old_acl(bytes: &[u8]) -> Option<OldAcl> {
 pub(crate) const ZPL_VERSION_DIRENT_TYPE: u64 = 2;
 /// Ids with domains; lists of access of version 1.
 pub(crate) const ZPL_VERSION_FUID: u64 = 3;
+/// Space by user and group, and quotas.
+pub(crate) const ZPL_VERSION_USERSPACE: u64 = 4;
 /// System attributes.
 pub(crate) const ZPL_VERSION_SA: u64 = 5;
 /// The newest that is known.

@@ -486,6 +486,8 @@ disk_struct! {
 }
 
 impl ScanPhys {
+    /// The first version of pools whose software has them (`SPA_VERSION_SCAN`).
+    pub const FIRST_VERSION: u64 = 25;
     /// Nothing (`POOL_SCAN_NONE`).
     pub const FUNCTION_NONE: u64 = 0;
     /// Scrub (`POOL_SCAN_SCRUB`).

@@ -34,6 +34,7 @@ mod redaction;
 mod sa;
 mod spacemap;
 pub mod stream;
+mod txgtimes;
 mod uberblock;
 mod vdev;
 mod words;
@@ -89,6 +90,7 @@ pub use spacemap::{
     SPACE_MAP_BUCKETS, SpaceMapEntry, SpaceMapKind, SpaceMapPhys, SpaceMapRange, SpaceMapReader,
     SpaceMapWriter,
 };
+pub use txgtimes::{TxgMoment, TxgRing, TxgTimes};
 pub use uberblock::{Multihost, ReflowScratchState, Uberblock};
 pub use vdev::{
     CondensingIndirectPhys, GANG_HEADER_BYTES, IndirectBirthEntry, IndirectBirthPhys,

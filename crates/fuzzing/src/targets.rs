@@ -13,8 +13,8 @@ use format::{
     L2DeviceHeader, L2LogBlock, LABEL_BOOT_ENV_BYTES, LogBody, LogCloneBody, LogHeader, LogRecords,
     LogWriteBody, MicroZap, NvList, ObjsetPhys, RebuildPhys, RedactBlock, RedactionListPhys,
     RemovingPhys, SaHeader, ScanPhys, SnapshotBookmark, SpaceMapPhys, SpaceMapRange,
-    SpaceMapReader, Uberblock, ZPL_ATTRIBUTES, ZapFlags, ZapHasher, ZapKeyKind, ZapLeaf, ZilHeader,
-    ZnodeAcl, ZnodePhys, decode_gang_header, decode_history_record, decode_label_config,
+    SpaceMapReader, TxgRing, Uberblock, ZPL_ATTRIBUTES, ZapFlags, ZapHasher, ZapKeyKind, ZapLeaf,
+    ZilHeader, ZnodeAcl, ZnodePhys, decode_gang_header, decode_history_record, decode_label_config,
     decode_log_block,
 };
 use vdev::{IndirectMap, OpenOptions, Scope, VdevTree};
@@ -291,6 +291,10 @@ fn dsl(data: &[u8]) {
         let _ = SnapshotBookmark::decode(data, endian);
         let _ = ErrorBookmark::decode(data, endian);
         let _ = ErrorScrubPhys::decode(data, endian);
+        let words: Vec<u64> = endian.words(data).collect();
+        if let Ok(ring) = TxgRing::from_words(&words) {
+            assert_eq!(ring.to_words(), words[..TxgRing::WORDS]);
+        }
     }
 }
 

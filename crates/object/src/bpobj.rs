@@ -119,6 +119,19 @@ impl Bpobj {
         Self::create_as(objset, tx, block_bytes, &phys).await
     }
 
+    /// Creates an empty list as pools before version 26 have it, which cannot include others.
+    ///
+    /// # Errors
+    /// As [`ObjectSet::allocate`].
+    pub async fn create_plain(objset: &Arc<ObjectSet>, tx: &Tx, block_bytes: u32) -> Result<Self> {
+        let phys = BpobjPhys {
+            sublists: None,
+            freed: None,
+            ..BpobjPhys::new()
+        };
+        Self::create_as(objset, tx, block_bytes, &phys).await
+    }
+
     /// Creates an empty livelist, whose entries may say "freed".
     ///
     /// # Errors
@@ -429,6 +442,20 @@ impl Bpobj {
         visit: &mut (dyn FnMut(&BlockPointer, bool) -> Result<()> + Send),
     ) -> Result<()> {
         self.for_each_at(visit, 0).await
+    }
+
+    /// Blocks of the list itself from the `first`th on, as many as one read gives; none at its end.
+    /// Those of included lists are not among them.
+    ///
+    /// # Errors
+    /// Errors of reading.
+    pub async fn own_blocks(&self, first: u64) -> Result<Vec<BlockPointer>> {
+        let left = self.phys()?.pointers.saturating_sub(first);
+        if left == 0 {
+            return Ok(Vec::new());
+        }
+        let bytes = self.pointers(first, self.per_block().min(left)).await?;
+        Ok(BlockPointer::decode_all(&bytes, Endian::Little).collect())
     }
 
     fn for_each_at<'a>(&'a self, visit: Visit<'a>, depth: u32) -> BoxFuture<'a, Result<()>> {

@@ -216,6 +216,8 @@ pub(crate) struct Slot {
     pub moved: RangeSet,
     /// Blocks that are written even where they hold what they held before: `zfs rewrite`.
     pub again: RangeSet,
+    /// Those of `blocks` that the cache does not keep when they are written.
+    pub passing: RangeSet,
     pub spill: SpillChange,
 }
 
@@ -223,6 +225,7 @@ impl Slot {
     /// Puts a block that holds something else than it did.
     pub(crate) fn put(&mut self, block: u64, data: Bytes) {
         self.moved.remove(block, block + 1);
+        self.passing.remove(block, block + 1);
         if self.raw.contains_key(&block) {
             self.raw.to_mut().remove(&block);
         }
@@ -237,6 +240,7 @@ impl Slot {
     /// A block that is here, to be changed.
     pub(crate) fn change(&mut self, block: u64) -> Option<&mut Bytes> {
         self.moved.remove(block, block + 1);
+        self.passing.remove(block, block + 1);
         self.blocks.to_mut().get_mut(&block)
     }
 
@@ -451,6 +455,8 @@ pub(crate) struct Dnode {
     pub used: AtomicBool,
     /// What all handles on a ZAP share.
     pub zap: OnceLock<Arc<ZapShared>>,
+    /// Its blocks go where dedup tables are.
+    pub in_dedup_class: AtomicBool,
     _charged: Charged,
 }
 
@@ -489,6 +495,7 @@ impl Dnode {
             state: Mutex::new(state),
             used: AtomicBool::new(true),
             zap: OnceLock::new(),
+            in_dedup_class: AtomicBool::new(false),
             _charged: charge.take((DNODE_BYTES + long_bytes) as u64),
         })
     }

@@ -75,7 +75,7 @@ pub use changed::changed_objects;
 pub use changes::{Change, ChangeBatch, ChangeLimits, Changes, ChangesError, Geometry};
 pub use dnode::RawData;
 pub use error::{ObjectError, Result};
-pub use object::{Object, ObjectInfo, free_object};
+pub use object::{Object, ObjectInfo, free_object, store_with_dedup_tables};
 pub use objset::ObjectSet;
 pub use options::{
     Cached, DedupProperty, NewObject, ObjsetOptions, RedundantMetadata, WriteProperties,

@@ -11,6 +11,7 @@ mod bonus;
 mod holes;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use format::{Checksum, Compression, DNODE_SLOT_BYTES, Endian, ObjectId, ObjectType, SECTOR_BYTES};
@@ -23,7 +24,7 @@ use crate::dnode::{Dnode, DnodeState, Found, Meta, change_in_place, parity};
 use crate::error::{ObjectError, OfObject, Result};
 use crate::objset::{ObjectSet, free_dnode};
 use crate::readahead::ReadAhead;
-use crate::tree::{Block, NEWEST};
+use crate::tree::{Block, Keeping, NEWEST};
 
 pub(crate) use self::bonus::{BonusAndSpill, change_bonus, put_bonus};
 
@@ -79,6 +80,12 @@ impl std::fmt::Debug for Object {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Object({} of {:?})", self.id(), self.set)
     }
+}
+
+/// Has what is written to an object from now on stored where dedup tables are, as long as a handle
+/// on it is held: its type does not say so (`dnode_set_storage_type`, module/zfs/dnode.c).
+pub fn store_with_dedup_tables(object: &Object) {
+    object.dnode.in_dedup_class.store(true, Ordering::Relaxed);
 }
 
 impl Object {
@@ -160,15 +167,22 @@ impl Object {
     }
 
     /// The newest content of a block in our byte order; `None` for zeros.
-    pub(crate) async fn block(&self, block: u64) -> Result<Option<Bytes>> {
+    pub(crate) fn block(&self, block: u64) -> impl Future<Output = Result<Option<Bytes>>> {
+        self.block_keeping(block, Keeping::AsProperties)
+    }
+
+    async fn block_keeping(&self, block: u64, keeping: Keeping) -> Result<Option<Bytes>> {
         if let Some(found) = self.try_block(block) {
             return found;
         }
-        let found = self.set.blocks.block_at(&self.dnode, block, NEWEST).await?;
+        let blocks = &self.set.blocks;
+        let found = blocks
+            .block_for(&self.dnode, block, NEWEST, keeping)
+            .await?;
         native(&self.dnode, found)
     }
 
-    /// [`Self::try_read`] for what was just written: reads nothing ahead.
+    /// [`Self::try_read`] that reads nothing ahead, as for what was just written.
     pub fn peek(&self, offset_bytes: u64, length_bytes: usize) -> Option<Vec<Bytes>> {
         let mut out = Vec::new();
         for piece in pieces(offset_bytes, length_bytes, self.dnode.block_bytes()) {
@@ -207,21 +221,54 @@ impl Object {
     ///
     /// # Errors
     /// Errors of reading.
-    pub async fn read(&self, offset_bytes: u64, length_bytes: usize) -> Result<Vec<Bytes>> {
-        if let Some(found) = self.try_read(offset_bytes, length_bytes) {
+    pub fn read(
+        &self,
+        offset_bytes: u64,
+        length_bytes: usize,
+    ) -> impl Future<Output = Result<Vec<Bytes>>> {
+        self.read_keeping(offset_bytes, length_bytes, Keeping::AsProperties)
+    }
+
+    /// [`Self::read`] past the cache: what is there or dirty is taken from memory, what is read
+    /// from disk is not kept, and nothing is read ahead (`dmu_read_abd`, module/zfs/dmu_direct.c).
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_past_cache(
+        &self,
+        offset_bytes: u64,
+        length_bytes: usize,
+    ) -> impl Future<Output = Result<Vec<Bytes>>> {
+        self.read_keeping(offset_bytes, length_bytes, Keeping::Nothing)
+    }
+
+    async fn read_keeping(
+        &self,
+        offset_bytes: u64,
+        length_bytes: usize,
+        keeping: Keeping,
+    ) -> Result<Vec<Bytes>> {
+        let in_memory = match keeping {
+            Keeping::AsProperties => self.try_read(offset_bytes, length_bytes),
+            Keeping::Nothing => self.peek(offset_bytes, length_bytes),
+        };
+        if let Some(found) = in_memory {
             return Ok(found);
         }
-        self.ahead
-            .read(&self.set, &self.dnode, offset_bytes, length_bytes as u64);
+        if keeping == Keeping::AsProperties {
+            self.ahead
+                .read(&self.set, &self.dnode, offset_bytes, length_bytes as u64);
+        }
         let pieces = pieces(offset_bytes, length_bytes, self.dnode.block_bytes());
         let pieces: Vec<_> = pieces.collect();
         let mut out = Vec::with_capacity(pieces.len());
         if let [piece] = pieces.as_slice() {
-            piece.slice(self.block(piece.block).await?, &mut out);
+            let data = self.block_keeping(piece.block, keeping).await?;
+            piece.slice(data, &mut out);
             return Ok(out);
         }
         let mut blocks = futures::stream::iter(pieces)
-            .map(|piece| async move { (piece, self.block(piece.block).await) })
+            .map(|piece| async move { (piece, self.block_keeping(piece.block, keeping).await) })
             .buffered(READS_IN_FLIGHT);
         while let Some((piece, data)) = blocks.next().await {
             piece.slice(data?, &mut out);
@@ -312,6 +359,20 @@ impl Object {
         let mut state = self.dnode.lock();
         tx.dirtied_whole(self.insert_block(&mut state, tx, block, data)?);
         Ok(())
+    }
+
+    /// Has those blocks of a range not kept in the cache when they are on disk that `tx` writes and
+    /// that are in it whole. Until then they are in memory, where readers find them. Whatever
+    /// changes one of them afterwards takes that back. Keep others from writing to the range since
+    /// [`Self::write`].
+    pub fn let_go_when_synced(&self, tx: &Tx, offset_bytes: u64, length_bytes: u64) {
+        let mut state = self.dnode.lock();
+        let block_bytes = u64::from(state.meta_at(tx.txg()).block_bytes);
+        let first = offset_bytes.div_ceil(block_bytes);
+        let end = offset_bytes.saturating_add(length_bytes) / block_bytes;
+        if let Some(slot) = state.slot(tx.txg()) {
+            slot.passing.add(first, end);
+        }
     }
 
     /// Puts a block into the slot. How many bytes of it were not dirty yet, which the caller is to

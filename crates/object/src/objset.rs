@@ -150,7 +150,7 @@ impl ObjectSet {
         tx: &Tx,
     ) -> Arc<Self> {
         let mut phys = ObjsetPhys::new(kind, Self::new_dnodes(kind));
-        if kind == ObjsetKind::Filesystem && !options.raw {
+        if kind == ObjsetKind::Filesystem && !options.raw && options.accounts {
             phys.flags = OBJSET_FLAG_USER_ACCOUNTING
                 | OBJSET_FLAG_USER_OBJECT_ACCOUNTING
                 | OBJSET_FLAG_PROJECT_QUOTA;
@@ -542,6 +542,7 @@ pub(crate) fn free_dnode(set: &ObjectSet, tx: &Tx, dnode: &Arc<Dnode>) -> Result
     slot.freed = Default::default();
     slot.moved = Default::default();
     slot.again = Default::default();
+    slot.passing = Default::default();
     slot.spill = Default::default();
     slot.meta = Some(Meta {
         slots,

@@ -145,6 +145,8 @@ pub struct ObjsetOptions {
     /// What is written comes from a raw stream ([`crate::RawData`]), also without the key
     /// ([`Self::without_key`] is set too). Space is not counted per user.
     pub raw: bool,
+    /// Its root has room for what users, groups and projects use, as from version 15 of pools on.
+    pub accounts: bool,
     /// Longest data block that can be written, in bytes: the cipher may not take the longest ones.
     pub block_bytes_max: u32,
     /// Idle clean objects that stay in memory.
@@ -165,6 +167,7 @@ impl Default for ObjsetOptions {
             encrypted: false,
             without_key: false,
             raw: false,
+            accounts: true,
             block_bytes_max: MAX_BLOCK_BYTES as u32,
             object_cache_limit: 16 << 10,
             dataset: ObjectId::ZERO,

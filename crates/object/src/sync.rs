@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use device::{BoxFuture, World};
@@ -158,7 +159,8 @@ impl ObjectSet {
                 .expect("an object on the list of dirty ones has a dirty slot");
             (meta, old, tree, old_spill, used, flags, slot.clone())
         };
-        let work = TreeSync::new(self, ctx, acct, dnode.id, &old, &meta, &changes);
+        let mut work = TreeSync::new(self, ctx, acct, dnode.id, &old, &meta, &changes);
+        work.in_dedup_class = dnode.in_dedup_class.load(Ordering::Relaxed);
         let (mut new_tree, new_spill) = if meta.exists {
             let new_spill = match &changes.spill {
                 SpillChange::Keep => old_spill,
@@ -493,8 +495,9 @@ impl ObjectSet {
         };
         phys.meta_dnode = live(&self.meta_dnode);
         let [user, group, project] = &self.accounts;
-        phys.user_group_used = Some(Box::new([live(user), live(group)]));
-        phys.project_used = Some(Box::new(live(project)));
+        let has_accounts = self.options().accounts;
+        phys.user_group_used = has_accounts.then(|| Box::new([live(user), live(group)]));
+        phys.project_used = has_accounts.then(|| Box::new(live(project)));
         let fill = phys
             .meta_dnode
             .pointers

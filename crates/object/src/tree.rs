@@ -6,7 +6,7 @@ use bytes::Bytes;
 use format::Bookmark;
 use format::{BlockPointer, Endian, ObjectId, ObjectType, ObjsetId, Txg};
 use parking_lot::RwLock;
-use zio::{Pipeline, ReadContext};
+use zio::{CacheUse, Pipeline, ReadContext};
 
 use crate::dnode::{Dnode, Found, Tree, shl, shr};
 use crate::error::{ObjectError, Result, damaged};
@@ -21,6 +21,16 @@ pub(crate) enum Block {
     Data(Bytes, Endian),
     /// Never written, or freed: reads as zeros.
     Zeros,
+}
+
+/// What the caches keep of a data block that is read; what they have is used in any case. The
+/// indirect blocks on the way to it are kept as properties say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    /// As `primarycache` and `secondarycache` say.
+    AsProperties,
+    /// Nothing.
+    Nothing,
 }
 
 /// Blocks `first..end` that cannot be reached, as an indirect block above them cannot be read.
@@ -240,7 +250,23 @@ impl Blocks {
     }
 
     /// The content of a block as of `txg`.
-    pub(crate) async fn block_at(&self, dnode: &Dnode, block: u64, txg: Txg) -> Result<Block> {
+    pub(crate) fn block_at(
+        &self,
+        dnode: &Dnode,
+        block: u64,
+        txg: Txg,
+    ) -> impl Future<Output = Result<Block>> {
+        self.block_for(dnode, block, txg, Keeping::AsProperties)
+    }
+
+    /// [`Self::block_at`] for a reader who says what is to be kept of it.
+    pub(crate) async fn block_for(
+        &self,
+        dnode: &Dnode,
+        block: u64,
+        txg: Txg,
+        keeping: Keeping,
+    ) -> Result<Block> {
         let mut seen = None;
         loop {
             let (tree, cloned) = {
@@ -275,6 +301,14 @@ impl Blocks {
                 }
                 let object_type = dnode.lock().meta().object_type;
                 let context = self.read_context(dnode.id, object_type, 0, block);
+                let context = match keeping {
+                    Keeping::AsProperties => context,
+                    Keeping::Nothing => ReadContext {
+                        cache: CacheUse::NoFill,
+                        second: false,
+                        ..context
+                    },
+                };
                 let data = self.pipeline.read(&pointer, &context).await?;
                 if without_key && dnode.id == ObjectId::META_DNODE {
                     self.raw_dnodes.note(&pointer, &data);

@@ -73,6 +73,10 @@ pub(crate) struct TreeSync<'a> {
     moved: &'a RangeSet,
     /// Those that are to be written whatever they held before.
     again: &'a RangeSet,
+    /// Those that the cache does not keep.
+    passing: &'a RangeSet,
+    /// Its blocks go where dedup tables are.
+    pub(crate) in_dedup_class: bool,
     used: AtomicI64,
 }
 
@@ -108,6 +112,8 @@ impl<'a> TreeSync<'a> {
             freed: &changes.freed,
             moved: &changes.moved,
             again: &changes.again,
+            passing: &changes.passing,
+            in_dedup_class: false,
             used: AtomicI64::new(0),
         }
     }
@@ -755,6 +761,7 @@ impl<'a> TreeSync<'a> {
         let copies = (properties.copies + u8::from(extra)).clamp(1, 3);
         let class = match object_type {
             ObjectType::DDT_ZAP | ObjectType::DDT_STATS => AllocClass::Dedup,
+            _ if self.in_dedup_class => AllocClass::Dedup,
             _ if metadata => AllocClass::Special,
             _ => AllocClass::Normal,
         };
@@ -762,6 +769,7 @@ impl<'a> TreeSync<'a> {
             Role::Root => -1,
             _ => i64::from(level),
         };
+        let is_passing = role == Role::Tree && level == 0 && self.passing.contains(number);
         WritePolicy {
             object_type,
             level,
@@ -779,7 +787,7 @@ impl<'a> TreeSync<'a> {
             class,
             special_small_bytes: properties.special_small_blocks,
             fill: 1,
-            cache: properties.cached.has(object_type, level),
+            cache: properties.cached.has(object_type, level) && !is_passing,
             priority: Priority::Async,
             bookmark: Bookmark {
                 level: block_level,

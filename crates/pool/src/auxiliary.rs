@@ -22,7 +22,7 @@ use dataset::DatasetError;
 use device::{Device, Hold, World};
 use format::{
     Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvEncoding, NvList, NvValue, ObjectId,
-    ObjectType, Txg, Uberblock,
+    ObjectType, Txg,
 };
 use object::{NewObject, ObjectSet, Zap};
 use parking_lot::Mutex;
@@ -174,7 +174,7 @@ impl NewAuxiliary {
     }
 
     /// Labels the devices.
-    pub(crate) async fn label(&self, world: &World) -> Result<(), PoolError> {
+    pub(crate) async fn label(&self, world: &World, version: u64) -> Result<(), PoolError> {
         let all = [
             (config::STATE_SPARE, &self.spares),
             (config::STATE_L2CACHE, &self.caches),
@@ -194,7 +194,8 @@ impl NewAuxiliary {
                     let zeros = Bytes::from(vec![0; CACHE_HEADER_BYTES_MAX]);
                     device.write(LABEL_START_BYTES, zeros).await?;
                 }
-                let mut label = label_of(state, Guid::new(list.require_u64("guid")?), path);
+                let guid = Guid::new(list.require_u64("guid")?);
+                let mut label = label_of(version, state, guid, path);
                 if state == config::STATE_L2CACHE {
                     label.set("ashift", list.require_u64("ashift")?);
                 }
@@ -268,11 +269,12 @@ impl Auxiliary {
     }
 }
 
-/// The label of a device that is in no vdev tree (`vdev_aux_label_generate`).
-pub(crate) fn label_of(state: u64, guid: Guid, path: &str) -> NvList {
+/// The label of a device that is in no vdev tree (`vdev_aux_label_generate`), of a pool of a
+/// version.
+pub(crate) fn label_of(version: u64, state: u64, guid: Guid, path: &str) -> NvList {
     let mut label = NvList::new();
     label
-        .set("version", Uberblock::VERSION_FEATURES)
+        .set("version", version)
         .set("state", state)
         .set("guid", guid.get())
         .set("path", path);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dataset::{DatasetError, SyncTask};
 use device::BoxFuture;
-use format::{ObjectId, ObjectType, Uberblock};
+use format::{ObjectId, ObjectType};
 use object::{SyncContext, Zap, ZapOptions, ZapValue};
 use spa::props::{Change, Stored};
 use spa::{bootfs, directory, features};
@@ -27,7 +27,12 @@ impl SyncTask for ChangeTask {
     }
 
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(async move {
+            match self.change {
+                Change::Version(version) => self.core.dsl.check_upgrade(version).await,
+                _ => Ok(()),
+            }
+        })
     }
 
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
@@ -44,21 +49,17 @@ pub(crate) async fn apply_change(
     let tx = Tx::syncing(ctx.txg);
     match change {
         Change::Session(..) => {}
-        Change::Version => {
-            // What follows has to be in one txg: an uberblock of version 5000 without the ZAPs is
-            // no pool.
-            core.dsl.features().upgrade(ctx).await?;
+        Change::Version(version) => {
+            // What follows has to be in one txg: an uberblock of a version without what came with
+            // it is no pool.
+            core.dsl.upgrade(ctx, *version).await?;
             {
                 let mut pairs = core.identity.lock();
-                pairs.version = Uberblock::VERSION_FEATURES;
+                pairs.version = pairs.version.max(*version);
                 pairs.dirty = true;
             }
             core.history
-                .internal(
-                    &tx,
-                    "set",
-                    format!("version={}", Uberblock::VERSION_FEATURES),
-                )
+                .internal(&tx, "set", format!("version={version}"))
                 .await;
         }
         Change::Feature(name) => {

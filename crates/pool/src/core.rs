@@ -19,6 +19,7 @@ use crate::auxiliary::Auxiliary;
 use crate::checkpoint::Checkpoint;
 use crate::claims::LogClaims;
 use crate::deferred::{DeferredFrees, Salt};
+use crate::evacuation::Evacuation;
 use crate::gone::Replacements;
 use crate::newtops::NewTops;
 
@@ -45,15 +46,15 @@ pub(crate) struct Core {
     /// Frees that another release put off.
     pub(crate) deferred_frees: DeferredFrees,
     /// Top-level vdevs that are being added.
-    pub(crate) new_tops: NewTops,
+    pub(crate) new_tops: Arc<NewTops>,
+    /// The removal of a vdev, under way or the last one.
+    pub(crate) evacuation: Arc<Evacuation>,
     /// Devices that have been replaced.
     pub(crate) replacements: Replacements,
     /// Devices that spares are to stand in for.
     pub(crate) spares: Arc<crate::standby::Spares>,
     /// Devices in whose places there is something that cannot replace them.
     pub(crate) returned: Mutex<BTreeSet<Guid>>,
-    /// What is only read, once.
-    pub(crate) tables: crate::tables::Tables,
     /// The sync loop.
     pub(crate) looping: Tasks,
 }
@@ -68,7 +69,7 @@ impl Deref for Core {
 
 impl Core {
     /// Those who take part in writing a transaction group, in the order of turns.
-    pub(crate) fn participants(&self) -> [&dyn Participant; 15] {
+    pub(crate) fn participants(&self) -> [&dyn Participant; 16] {
         [
             &self.claims,
             &*self.history,
@@ -82,16 +83,17 @@ impl Core {
             &self.shared_blocks,
             &self.checkpoint,
             &self.passes.autotrim,
-            // Ends replacements, which frees dirty times.
+            // Goes on with a removal and ends replacements, which frees dirty times.
             self,
             // With devices, their ZAPs go.
             &self.passes.activities,
             &self.dirty_times,
             // Whatever allocates or frees does so before.
             &*self.space,
-            &self.new_tops,
+            &*self.new_tops,
             // Tells what the others did to the vdevs.
             &self.identity,
+            &self.txg_times,
         ]
     }
 
@@ -108,6 +110,7 @@ impl Core {
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.scans.closed();
+        self.evacuation.closed();
         self.shared_blocks.forecast.closed();
         self.pipeline.second_level().abandon();
         self.auxiliary.lock().release();

@@ -25,7 +25,7 @@ use spa::identity::CONFIG_BLOCK_BYTES;
 use spa::identity::{Identity, Pairs};
 use spa::props::{Change, Stored};
 use spa::props::{PropValues, Props};
-use spa::{Spa, State, config, directory, features, props, unless_suspended};
+use spa::{Spa, State, TxgTimeLog, config, directory, features, props, unless_suspended};
 use trim::{Activities, Autotrim, Gate, Passes};
 use vdev::OpenOptions;
 use zio::pipeline::must_succeed;
@@ -36,9 +36,9 @@ use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
 use crate::core::Core;
 use crate::deferred::{DeferredFrees, Salt};
+use crate::evacuation::{Evacuation, Found};
 use crate::gone::Replacements;
 use crate::hooks::Hooks;
-use crate::newtops::NewTops;
 use crate::open::{Ground, software, start};
 use crate::{CreateSpec, FeatureChoice, PoolError, labelroom, layout};
 
@@ -94,6 +94,8 @@ async fn plan(
     };
     let mut cachefile = None;
     let mut temporary_name = None;
+    let mut version = Uberblock::VERSION_FEATURES;
+    let mut asks_for_features = false;
     for (name, value) in &spec.properties {
         // A feature can be left out of a new pool, and only of a new one.
         if let (Some(feature), "disabled") = (name.strip_prefix("feature@"), value.as_str()) {
@@ -111,6 +113,7 @@ async fn plan(
         match props::parse(name, value)? {
             Change::Feature(feature) => {
                 let guid = features::guid_to_enable(&feature)?.to_owned();
+                asks_for_features = true;
                 if !guids.contains(&guid) {
                     guids.push(guid);
                 }
@@ -122,7 +125,7 @@ async fn plan(
             Change::Stored(name, _) if name == bootfs::NAME => {
                 return Err(props::only_later(&name, value));
             }
-            Change::Version => {}
+            Change::Version(wanted) => version = wanted,
             change => {
                 props::check_host(&change, spec.host.hostid)?;
                 if let Change::Stored(name, Stored::Number(number)) = &change
@@ -134,8 +137,18 @@ async fn plan(
             }
         }
     }
+    if version != Uberblock::VERSION_FEATURES {
+        if asks_for_features {
+            return Err(PoolError::BadProperty {
+                property: "version".to_owned(),
+                value: version.to_string(),
+                why: "pools of this version have no features: ask for one or the other".into(),
+            });
+        }
+        guids.clear();
+    }
     let properties = &spec.root_properties;
-    dataset::check_root_properties(&spec.name, properties, &guids)?;
+    dataset::check_root_properties(&spec.name, properties, &guids, version)?;
     dataset::check_root_encryption(&spec.name, properties, &guids, root_key)?;
 
     let facts = layout::examine(world, &spec.vdevs, spec.force).await?;
@@ -146,6 +159,7 @@ async fn plan(
         }
     };
     features::check_classes(&spec.vdevs, |guid| guids.iter().any(|known| known == guid))?;
+    features::check_parity(&spec.vdevs, version)?;
     let making = layout::Making {
         ashift,
         create_txg: Txg::INITIAL,
@@ -155,7 +169,7 @@ async fn plan(
     let tops = config::children(&root);
     let known = BTreeSet::new();
     let auxiliary = NewAuxiliary::build(&spec.vdevs, tops, &facts, &making, &known)?;
-    labelroom::check(&pairs_of_new(spec, guid, &changes), tops)?;
+    labelroom::check(&pairs_of_new(spec, version, guid, &changes), tops)?;
     let mut salt = [0; 32];
     world.random.fill(&mut salt);
     let options = OpenOptions {
@@ -174,6 +188,7 @@ async fn plan(
     }
     let choices = Choices {
         guid,
+        version,
         features: guids,
         changes,
         cachefile,
@@ -188,6 +203,7 @@ async fn plan(
 /// What was made of a [`CreateSpec`].
 struct Choices {
     guid: Guid,
+    version: u64,
     features: Vec<String>,
     changes: Vec<Change>,
     cachefile: Option<String>,
@@ -206,6 +222,7 @@ async fn create_on(
 ) -> Result<Arc<Core>, PoolError> {
     let Choices {
         guid,
+        version,
         features: feature_guids,
         changes,
         cachefile,
@@ -217,9 +234,10 @@ async fn create_on(
     let before = Txg::new(Txg::INITIAL.get() - 1);
     let uberblock = Uberblock {
         txg: before,
-        ..empty_uberblock()
+        ..empty_uberblock(version)
     };
     let pairs = Pairs {
+        version,
         dirty: true,
         ..Pairs::new(&name, &spec.name)
     };
@@ -229,12 +247,12 @@ async fn create_on(
     };
     let missing = Salt::default();
     missing.set_missing(salt);
-    let labels = pairs_of_new(spec, guid, &[]).label_config();
+    let labels = pairs_of_new(spec, version, guid, &[]).label_config();
     ground
         .tree
         .init_labels(&ground.tree.tops(), &labels, Txg::INITIAL)
         .await?;
-    auxiliary.label(world).await?;
+    auxiliary.label(world, version).await?;
 
     let txgs = TxgManager::new(world.clone(), before, TxgLimits::default());
     let history = HistoryLog::new(world.clone(), &spec.host.hostname, &ground.events);
@@ -261,7 +279,7 @@ async fn create_on(
             events: ground.events.clone(),
         }),
         read_only: false,
-        spa_version: Uberblock::VERSION_FEATURES,
+        spa_version: version,
     };
     let params = CreateParams {
         features: feature_guids,
@@ -286,6 +304,7 @@ async fn create_on(
         dsl,
         space: ground.space.clone(),
         dirty_times: DirtyTimes::default(),
+        txg_times: TxgTimeLog::default(),
         history,
         errors: ground.errors.clone(),
         events: ground.events.clone(),
@@ -295,15 +314,33 @@ async fn create_on(
         props: Props::new(props),
         admin: tokio::sync::Mutex::new(()),
     });
+    let passes = Arc::new(Passes {
+        spa: spa.clone(),
+        gate: Gate::default(),
+        autotrim: Autotrim::default(),
+        activities: Activities::default(),
+    });
+    let scans = Arc::new(Scans {
+        spa: spa.clone(),
+        scan: scan.clone(),
+        error_scrub: ErrorScrub::default(),
+        rebuilds: Rebuilds::default(),
+        expanding: Expanding {
+            spa: spa.clone(),
+            known: KnownExpansion::default(),
+        },
+    });
+    let new_tops = Arc::default();
     let spares = Arc::default();
     let core = Arc::new(Core {
+        evacuation: Evacuation::new(&spa, &scans, &passes, &new_tops, Found::default()),
         heart: crate::heart::Heart::default(),
         auxiliary: Mutex::default(),
         checkpoint: Checkpoint::new(CheckpointState::None, &scan, &spares),
         claims: LogClaims::default(),
         salt: missing,
         deferred_frees: DeferredFrees::new(ObjectId::ZERO, &dedup),
-        new_tops: NewTops::default(),
+        new_tops,
         replacements: Replacements::default(),
         spares,
         returned: Mutex::default(),
@@ -312,24 +349,9 @@ async fn create_on(
             clones: CloneTables::none(&spec.name),
             forecast: Arc::default(),
         },
-        tables: crate::tables::Tables::default(),
         looping: ground.pipeline.tasks().group(),
-        passes: Arc::new(Passes {
-            spa: spa.clone(),
-            gate: Gate::default(),
-            autotrim: Autotrim::default(),
-            activities: Activities::default(),
-        }),
-        scans: Arc::new(Scans {
-            spa: spa.clone(),
-            scan,
-            error_scrub: ErrorScrub::default(),
-            rebuilds: Rebuilds::default(),
-            expanding: Expanding {
-                spa: spa.clone(),
-                known: KnownExpansion::default(),
-            },
-        }),
+        passes,
+        scans,
         spa,
     });
     let told = Arc::downgrade(&core);
@@ -354,7 +376,12 @@ async fn create_on(
 }
 
 /// The pool-level pairs of a new pool.
-fn pairs_of_new(spec: &CreateSpec, guid: Guid, changes: &[Change]) -> config::PoolPairs {
+fn pairs_of_new(
+    spec: &CreateSpec,
+    version: u64,
+    guid: Guid,
+    changes: &[Change],
+) -> config::PoolPairs {
     let text = |wanted: &str| {
         let mut given = changes.iter().rev();
         given.find_map(|change| match change {
@@ -363,7 +390,7 @@ fn pairs_of_new(spec: &CreateSpec, guid: Guid, changes: &[Change]) -> config::Po
         })
     };
     config::PoolPairs {
-        version: Uberblock::VERSION_FEATURES,
+        version,
         name: spec.name.clone(),
         state: config::STATE_ACTIVE,
         guid: guid.get(),
@@ -375,10 +402,10 @@ fn pairs_of_new(spec: &CreateSpec, guid: Guid, changes: &[Change]) -> config::Po
     }
 }
 
-fn empty_uberblock() -> Uberblock {
+fn empty_uberblock(version: u64) -> Uberblock {
     Uberblock {
         endian: format::Endian::Little,
-        version: Uberblock::VERSION_FEATURES,
+        version,
         txg: Txg::ZERO,
         guid_sum: Guid::ZERO,
         timestamp_seconds: 0,
@@ -408,16 +435,13 @@ async fn make_directory(core: &Core, ctx: &object::SyncContext) -> Result<(), Po
     directory
         .add_u64(&tx, directory::CONFIG, object.id().get())
         .await?;
+    let version = core.dsl.version();
     directory
-        .add_u64(
-            &tx,
-            directory::CREATION_VERSION,
-            Uberblock::VERSION_FEATURES,
-        )
+        .add_u64(&tx, directory::CREATION_VERSION, version)
         .await?;
     directory.add_u64(&tx, directory::DEFLATE, 1).await?;
     // Not compressed: syncing takes longer to converge while the block's size keeps changing.
-    let deferred = object::Bpobj::create(mos, &tx, 16 << 10).await?;
+    let deferred = core.dsl.create_list(&tx, 16 << 10).await?;
     mos.hold(deferred.id())
         .await?
         .set_compression(&tx, Compression::Off)?;

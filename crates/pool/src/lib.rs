@@ -15,7 +15,7 @@
 //! | [`Pool`], `create`, `layout`, `open` | spa.c: `spa_create`, `spa_load`, `spa_export_common` |
 //! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
-//! | `removed` | vdev_removal.c: `spa_remove_init` |
+//! | `removed`, [`Evacuation`] | vdev_removal.c: `spa_remove_init`; the rest of it |
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | [`AttachSpec`] and `topology` | spa.c: `spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done` |
@@ -39,6 +39,7 @@ mod create;
 mod deadman;
 mod deferred;
 mod discover;
+mod evacuation;
 mod expand;
 mod forecast;
 mod gone;
@@ -52,6 +53,7 @@ mod newtops;
 mod open;
 mod pool;
 mod probe;
+mod removal;
 mod removed;
 mod reopen;
 mod returning;
@@ -70,8 +72,8 @@ mod vdevs;
 mod vdevstatus;
 
 pub use ::scan::{
-    ErrorScrubStatus, ExpansionStatus, RebuildState, RebuildStatus, ScanFunction, ScanState,
-    ScanStatus, ScrubCommand, ScrubNumbers,
+    ErrorScrubStatus, ExpansionStatus, RebuildState, RebuildStatus, ScanCost, ScanCosts,
+    ScanFunction, ScanState, ScanStatus, ScrubCommand, ScrubNumbers,
 };
 pub use caches::{
     CacheDeviceOptions, prefetch_tables, prune_dedup, set_cache_devices, set_dedup_log_limits,
@@ -80,11 +82,13 @@ pub use checkpoint::CheckpointStatus;
 pub use create::check_create;
 pub use dedup::{CloneStatus, DedupStatus, Forecasted, Forecasting, LogLimits, PruneBy};
 pub use discover::{FoundPool, FoundState, ScanSpec, found_in_cache, scan};
+pub use evacuation::Evacuation;
 pub use forecast::forecast_dedup;
 pub use layout::{device_sizes, device_use};
 pub use memory::add_memory;
-pub use pool::{Pool, PoolNumbers, Properties, Scans};
+pub use pool::{Pool, PoolNumbers, Properties, Scans, missing_data};
 pub use probe::{Probe, Unusable, probe};
+pub use removal::{removal, removal_memory, stop_removal};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use spa::features::{

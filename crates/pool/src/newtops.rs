@@ -3,7 +3,7 @@
 use format::{Txg, VdevId};
 use parking_lot::Mutex;
 use spa::{Participant, Spa};
-use zio::alloc::Allocator;
+use zio::alloc::{Allocator, settled};
 
 /// Top-level vdevs that blocks can go to once the txg that adds them, makes them bigger, or says
 /// that they are back, is on disk. After a crash before that, what is on them would be lost.
@@ -29,22 +29,35 @@ impl NewTops {
 /// back. Afterwards somebody says where blocks may go (`topology::allow_blocks`).
 pub(crate) struct Emptied<'a> {
     new_tops: &'a NewTops,
+    allocator: &'a Allocator,
     tops: Vec<VdevId>,
 }
 
 impl<'a> Emptied<'a> {
     /// From now on they get nothing.
-    pub(crate) fn begin(new_tops: &'a NewTops, allocator: &Allocator, tops: Vec<VdevId>) -> Self {
+    pub(crate) fn begin(
+        new_tops: &'a NewTops,
+        allocator: &'a Allocator,
+        tops: Vec<VdevId>,
+    ) -> Self {
         new_tops.0.lock().emptied.extend(&tops);
         for id in &tops {
+            settled::hold(allocator, *id);
             allocator.set_allocatable(*id, false);
         }
-        Emptied { new_tops, tops }
+        Emptied {
+            new_tops,
+            allocator,
+            tops,
+        }
     }
 }
 
 impl Drop for Emptied<'_> {
     fn drop(&mut self) {
+        for id in &self.tops {
+            settled::release(self.allocator, *id);
+        }
         let mut waiting = self.new_tops.0.lock();
         waiting.emptied.retain(|id| !self.tops.contains(id));
     }

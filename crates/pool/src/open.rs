@@ -14,7 +14,7 @@ mod trusted;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dataset::{DslEnvironment, DslPool, LogClaim};
+use dataset::{DslEnvironment, DslPool, LogClaim, OLDEST_WRITTEN};
 use dedup::{CloneTables, DedupStatus, SharedBlocks};
 use device::World;
 use format::{Guid, NvList, ObjectId, Txg, Uberblock};
@@ -40,13 +40,13 @@ use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
 use crate::core::Core;
 use crate::deferred::DeferredFrees;
+use crate::evacuation::{Evacuation, Found};
 use crate::gone::Replacements;
 use crate::hooks::Hooks;
-use crate::newtops::NewTops;
 use crate::{
     FoundState, ImportSpec, MissingLogs, PoolError, layout, multihost, removed, split, tables,
 };
-use stored::{load_directory, load_scan};
+use stored::{check_old_scan, check_space_unit, load_directory, load_scan, load_txg_times};
 use trusted::{add_allocation_bias, read_config};
 
 pub(crate) use trusted::{mos_options, read_trusted_config};
@@ -235,8 +235,34 @@ fn check_tops(
     })
 }
 
+/// The top-level vdevs that hold data and are missing or cannot be opened.
+pub(crate) fn lost_data(tree: &VdevTree) -> Vec<Arc<Vdev>> {
+    let is_lost = |top: &Arc<Vdev>| !top.is_log() && !top.state().0.is_usable();
+    tree.tops().into_iter().filter(is_lost).collect()
+}
+
+/// Tells what a pool is opened without, which somebody allowed.
+///
+/// # Errors
+/// [`PoolError::MissingDevices`] where nothing is left to read.
+fn tell_lost_data(pool: &str, tree: &VdevTree) -> Result<(), PoolError> {
+    let lost = lost_data(tree);
+    let is_there = |top: &Arc<Vdev>| !top.is_log() && top.state().0.is_usable();
+    if !tree.tops().iter().any(is_there) {
+        return Err(PoolError::MissingDevices {
+            pool: pool.to_owned(),
+            why: unusable_leaves(&lost).join(", "),
+        });
+    }
+    if !lost.is_empty() {
+        let devices = unusable_leaves(&lost).join(", ");
+        tracing::warn!("pool '{pool}' is opened without vdevs that hold data: {devices}");
+    }
+    Ok(())
+}
+
 /// Names and states of the devices that cannot be used.
-fn unusable_leaves(tops: &[Arc<Vdev>]) -> Vec<String> {
+pub(crate) fn unusable_leaves(tops: &[Arc<Vdev>]) -> Vec<String> {
     let leaves = tops.iter().flat_map(Vdev::leaves);
     leaves
         .filter(|vdev| !vdev.state().0.is_usable())
@@ -347,7 +373,10 @@ pub(crate) async fn read_trusted(
     let ground = Ground::open(world, root, options, [0; 32], spec.cache()).await?;
     let result = async {
         // Labels do not tell which vdevs were removed, so what looks missing may not be needed.
-        let placeholders = check_known(name, &ground.tree, MissingLogs::Accepted)?;
+        let placeholders = match check_known(name, &ground.tree, MissingLogs::Accepted) {
+            Err(_) if spec.missing_data => 0,
+            known => known?,
+        };
         distrust_stale(&ground.tree).await;
         let uberblock = match given {
             Some(uberblock) => uberblock,
@@ -405,18 +434,20 @@ pub(crate) async fn read_trusted(
     result
 }
 
-/// Pools of version 28 are those of version 5000 without any feature; what older ones lack is only
-/// read.
+/// Pools before feature flags are written from the version on from which all that they lack is left
+/// out of what is written; older ones are only read.
 fn check_version(pool: &str, version: u64, read_only: bool) -> Result<(), PoolError> {
     let (supported, advice) = match version {
-        Uberblock::VERSION_FEATURES | Uberblock::VERSION_BEFORE_FEATURES => return Ok(()),
-        1..Uberblock::VERSION_BEFORE_FEATURES if read_only => return Ok(()),
-        1..Uberblock::VERSION_BEFORE_FEATURES => (
-            "28 and 5000 for writing",
+        Uberblock::VERSION_FEATURES | OLDEST_WRITTEN..=Uberblock::VERSION_BEFORE_FEATURES => {
+            return Ok(());
+        }
+        1..OLDEST_WRITTEN if read_only => return Ok(()),
+        1..OLDEST_WRITTEN => (
+            "11 to 28 and 5000 for writing",
             "import it with '-o readonly=on', or upgrade it with OpenZFS ('zpool upgrade')",
         ),
         _ => (
-            "5000 (feature flags) and 28, and 1 to 27 for reading",
+            "5000 (feature flags) and 11 to 28, and 1 to 10 for reading",
             "use a newer release",
         ),
     };
@@ -431,6 +462,14 @@ fn check_version(pool: &str, version: u64, read_only: bool) -> Result<(), PoolEr
 /// What can be refused before any device is read.
 pub(crate) fn check_spec(spec: &ImportSpec) -> Result<(), PoolError> {
     check_host(spec)?;
+    if spec.missing_data && !spec.read_only {
+        return Err(PoolError::BadProperty {
+            property: "readonly".to_owned(),
+            value: "off".to_owned(),
+            why: "a pool that lacks vdevs with data is only read: import it with '-o readonly=on'"
+                .into(),
+        });
+    }
     if let Some(name) = &spec.new_name {
         layout::check_name(name)?;
     }
@@ -546,7 +585,10 @@ async fn import_on(
     (name, disk_name): (&str, &str),
 ) -> Result<Arc<Core>, PoolError> {
     let newest = past.map_or(uberblock, |past| past.newest);
-    check_tree(name, &ground.tree, MissingLogs::Accepted)?;
+    match spec.missing_data {
+        true => tell_lost_data(name, &ground.tree)?,
+        false => check_tree(name, &ground.tree, MissingLogs::Accepted)?,
+    }
     let lost_logs = lost_logs(&ground.tree);
     if !lost_logs.is_empty() {
         ground.pipeline.log_blocks().give_up_lost();
@@ -592,6 +634,10 @@ async fn import_on(
         "its feature flags or its root directory",
     ))?;
     features::check(name, &dsl.features().all(), spec.read_only)?;
+    if !spec.read_only {
+        check_space_unit(name, dsl.directory(), &ground.tree).await?;
+        check_old_scan(name, uberblock.version, dsl.directory()).await?;
+    }
     if dsl.features().is_active(features::DYNAMIC_GANG_HEADER) {
         ground.pipeline.wide_gangs().write();
     }
@@ -661,9 +707,10 @@ async fn import_on(
         let error_scrub = ErrorScrub::load(error_scrub.as_ref());
         Ok::<_, PoolError>((saved, tables, activities, rebuilds, error_scrub))
     };
-    let (saved, mut tables, activities, rebuilds, error_scrub) = read.await.map_err(
-        indispensable(name, "a dedup table or what it keeps about a vdev"),
-    )?;
+    let (saved, tables, activities, rebuilds, error_scrub) = read.await.map_err(indispensable(
+        name,
+        "a dedup table or what it keeps about a vdev",
+    ))?;
     let dedup = dedup::of_pool(&dsl, &ground.pipeline);
     dedup.set_status(&saved);
     if !spec.read_only {
@@ -680,12 +727,19 @@ async fn import_on(
             features: vec![features::FOREIGN_CLONES.to_owned()],
         });
     }
+    let found = Found::load(&mos, &ground.tree, ground.pipeline.dvas()).await;
+    let found = found.map_err(indispensable(
+        name,
+        "how far the removal of a vdev has come",
+    ))?;
     let checkpoint = CheckpointState::load(tables.checkpoint.as_ref(), dsl.features());
     ground.pipeline.dvas().set_checkpoint(checkpoint.txg());
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
     let dirty_times = DirtyTimes::default();
     dirty_times.load(&mos, &ground.tree, uberblock.txg).await;
-    load_scan(name, &scan, &mos, txgs.synced_txg()).await?;
+    let written_by = uberblock.software_version;
+    load_scan(name, &scan, &mos, txgs.synced_txg(), written_by).await?;
+    let txg_times = load_txg_times(name, &mos).await?;
 
     let spa = Arc::new(Spa {
         world: world.clone(),
@@ -700,6 +754,7 @@ async fn import_on(
         dsl,
         space: ground.space.clone(),
         dirty_times,
+        txg_times,
         history,
         errors: ground.errors.clone(),
         events: ground.events.clone(),
@@ -709,16 +764,34 @@ async fn import_on(
         props: Props::new(stored.props),
         admin: tokio::sync::Mutex::new(()),
     });
-    let expansion = tables.expansion.take();
+    let expansion = tables.expansion;
+    let passes = Arc::new(Passes {
+        spa: spa.clone(),
+        gate: Gate::default(),
+        autotrim: Autotrim::default(),
+        activities,
+    });
+    let scans = Arc::new(Scans {
+        spa: spa.clone(),
+        scan: scan.clone(),
+        error_scrub,
+        rebuilds,
+        expanding: Expanding {
+            spa: spa.clone(),
+            known: KnownExpansion::new(expansion),
+        },
+    });
+    let new_tops = Arc::default();
     let spares = Arc::default();
     let core = Arc::new(Core {
+        evacuation: Evacuation::new(&spa, &scans, &passes, &new_tops, found),
         heart: crate::heart::Heart::default(),
         auxiliary: Mutex::new(stored.auxiliary),
         checkpoint: Checkpoint::new(checkpoint, &scan, &spares),
         claims: LogClaims::new((!spec.read_only).then_some(log_claim(&uberblock, past))),
         salt: stored.salt,
         deferred_frees: DeferredFrees::new(stored.deferred_frees, &dedup),
-        new_tops: NewTops::default(),
+        new_tops,
         replacements: Replacements::default(),
         spares,
         returned: Mutex::default(),
@@ -727,24 +800,9 @@ async fn import_on(
             clones,
             forecast: Arc::default(),
         },
-        tables,
         looping: ground.pipeline.tasks().group(),
-        passes: Arc::new(Passes {
-            spa: spa.clone(),
-            gate: Gate::default(),
-            autotrim: Autotrim::default(),
-            activities,
-        }),
-        scans: Arc::new(Scans {
-            spa: spa.clone(),
-            scan,
-            error_scrub,
-            rebuilds,
-            expanding: Expanding {
-                spa: spa.clone(),
-                known: KnownExpansion::new(expansion),
-            },
-        }),
+        passes,
+        scans,
         spa,
     });
     let sink = spec.events.clone().filter(|_| !spec.only_looked_at);

@@ -26,8 +26,8 @@ use zio::ZioError;
 use crate::core::Core;
 use crate::{
     AddSpec, AttachSpec, CreateSpec, HistoryRecord, ImportSpec, OfflineSpec, Onlined, PoolError,
-    PoolHealth, PoolStatus, Rewound, SplitSpec, auxiliary, create, reopen, rewind, second, split,
-    status, topology, vdevs,
+    PoolHealth, PoolStatus, Rewound, SplitSpec, auxiliary, create, open, reopen, rewind, second,
+    split, status, topology, vdevs,
 };
 
 /// A pool's space in numbers, all in bytes.
@@ -64,6 +64,12 @@ impl PoolNumbers {
 /// crash would: consistent at its last synced transaction group.
 pub struct Pool {
     pub(crate) core: Arc<Core>,
+}
+
+/// Devices of the top-level vdevs with data that a pool was imported without
+/// ([`ImportSpec::missing_data`]), each with its state.
+pub fn missing_data(pool: &Pool) -> Vec<String> {
+    open::unusable_leaves(&open::lost_data(&pool.core.tree))
 }
 
 impl Pool {
@@ -216,6 +222,9 @@ impl Pool {
             }
             core.txgs.stop(ZioError::Closing);
             core.wait_ended().await;
+            if core.suspended().is_none() {
+                core.evacuation.wait_left().await;
+            }
         }
         // Nobody else may have the devices while they discard for us. Those of a pool that is given
         // up may never answer; they stay locked until they do.
@@ -364,8 +373,9 @@ impl Pool {
         vdevs::add(&self.core, spec).await
     }
 
-    /// Removes a log vdev, a spare or a cache device by its name, path or guid (`zpool remove`).
-    /// Returns once the pool on disk is without it.
+    /// Removes a top-level vdev, a spare or a cache device by its name, path or guid (`zpool
+    /// remove`). Returns once the pool on disk is without it; of a vdev with data, which is emptied
+    /// in the background ([`crate::removal`]), once the pool on disk says that it is being removed.
     ///
     /// # Errors
     /// [`PoolError::CannotRemove`], [`PoolError::ReadOnly`].

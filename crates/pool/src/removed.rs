@@ -1,4 +1,5 @@
-//! Removed vdevs: loading the mappings that tell where their blocks are now.
+//! Removed vdevs: loading the mappings that tell where their blocks are now. How a vdev is removed
+//! is in module `evacuation`.
 //!
 //! A mapping is an object of the MOS, which may itself lie on vdevs that were removed after it was
 //! made. So the mappings are loaded from the last removal back to the first, along the chain that
@@ -14,24 +15,27 @@ use format::{
 };
 use object::{ObjectSet, Zap};
 use spa::{damaged, directory};
-use vdev::{IndirectMap, VdevKind, VdevTree, reflow};
+use vdev::{IndirectMap, Vdev, VdevTree, reflow};
 
 use crate::PoolError;
 
-const MAPPING_OBJECT: &str = "com.delphix:indirect_object";
-const BIRTHS_OBJECT: &str = "com.delphix:indirect_births";
-const PREVIOUS: &str = "com.delphix:prev_indirect_vdev";
+/// Pair of a vdev's configuration: the object of its mapping.
+pub(crate) const MAPPING_OBJECT: &str = "com.delphix:indirect_object";
+/// The same of the txgs in which it was copied.
+pub(crate) const BIRTHS_OBJECT: &str = "com.delphix:indirect_births";
+/// The same: the vdev that was removed before it.
+pub(crate) const PREVIOUS: &str = "com.delphix:prev_indirect_vdev";
 /// Entries of one mapping that are believed.
-const ENTRIES_MAX: u64 = 1 << 26;
+pub(crate) const ENTRIES_MAX: u64 = 1 << 26;
 /// Births of one mapping that are believed: there is one per transaction group of a removal.
-const BIRTHS_MAX: u64 = 1 << 20;
+pub(crate) const BIRTHS_MAX: u64 = 1 << 20;
 /// Bytes read at a time; a multiple of every entry's size.
 const CHUNK_BYTES: u64 = 24 * 4096;
 
 /// `DSS_SCANNING`, `DSS_FINISHED` and `DSS_CANCELED` (include/sys/fs/zfs.h).
-const SCAN_SCANNING: u64 = 1;
-const SCAN_FINISHED: u64 = 2;
-const SCAN_CANCELED: u64 = 3;
+pub(crate) const SCAN_SCANNING: u64 = 1;
+pub(crate) const SCAN_FINISHED: u64 = 2;
+pub(crate) const SCAN_CANCELED: u64 = 3;
 
 /// How far a removal is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,14 +95,8 @@ pub(crate) async fn status(mos: &Arc<ObjectSet>) -> Result<Option<RemovingPhys>,
     Ok(Some(RemovingPhys::decode(&bytes, Endian::Little)?))
 }
 
-/// Whether a vdev is being removed.
-pub(crate) async fn is_under_way(mos: &Arc<ObjectSet>) -> Result<bool, PoolError> {
-    let removing = status(mos).await?;
-    Ok(removing.is_some_and(|removing| removing.state == SCAN_SCANNING))
-}
-
 /// Changes of layout that are under way in this pool, which nobody here carries on: it is not
-/// written until OpenZFS is done with them.
+/// written until OpenZFS is done with them. Removals are not among them (module `evacuation`).
 pub(crate) async fn under_way(
     mos: &Arc<ObjectSet>,
     tree: &VdevTree,
@@ -112,9 +110,6 @@ pub(crate) async fn under_way(
         .filter(|(index, top)| *index > 0 || reflow::is_damaged(top))
         .map(|(_, top)| format!("raidz_expansion ({} is being expanded)", top.display_name()))
         .collect();
-    if is_under_way(mos).await? {
-        out.push("device_removal (a vdev is being removed)".to_owned());
-    }
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     for name in [directory::CONDENSING, directory::OBSOLETE_LIST] {
         if directory.lookup(name).await?.is_some() {
@@ -125,45 +120,6 @@ pub(crate) async fn under_way(
         }
     }
     Ok(out)
-}
-
-/// What is to be told of the last removal (`spa_removal_get_stats`).
-pub(crate) async fn report(
-    mos: &Arc<ObjectSet>,
-    tree: &VdevTree,
-) -> Result<Option<RemovalStatus>, PoolError> {
-    let Some(removing) = status(mos).await? else {
-        return Ok(None);
-    };
-    let state = match removing.state {
-        SCAN_SCANNING => RemovalState::Running,
-        SCAN_FINISHED => RemovalState::Finished,
-        SCAN_CANCELED => RemovalState::Canceled,
-        _ => return Ok(None),
-    };
-    let vdev = u32::try_from(removing.removing_vdev)
-        .ok()
-        .and_then(|id| tree.top(VdevId::new(id)));
-    let name = vdev.map_or_else(String::new, |vdev| {
-        vdev.path().unwrap_or_else(|| match vdev.kind() {
-            VdevKind::Raidz(raidz) => format!("raidz{}", raidz.parity),
-            kind => kind.name().to_owned(),
-        })
-    });
-    Ok(Some(RemovalStatus {
-        state,
-        vdev: removing.removing_vdev,
-        name,
-        start_s: removing.start_time_seconds,
-        end_s: removing.end_time_seconds,
-        to_copy_bytes: removing.to_copy_bytes,
-        copied_bytes: removing.copied_bytes,
-        mapping_bytes: tree
-            .tops()
-            .iter()
-            .filter_map(|top| top.indirect_bytes())
-            .sum(),
-    }))
 }
 
 /// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it
@@ -177,7 +133,6 @@ pub(crate) async fn load(tree: &VdevTree, mos: &Arc<ObjectSet>) -> Result<(), Po
     if removed == 0 {
         return Ok(());
     }
-    let bad = |why: String| damaged("the pool", "the mapping of a removed vdev", why);
     let mut next = status(mos)
         .await?
         .map_or(u64::MAX, |removing| removing.previous_indirect_vdev);
@@ -188,11 +143,8 @@ pub(crate) async fn load(tree: &VdevTree, mos: &Arc<ObjectSet>) -> Result<(), Po
             .filter(|top| top.kind().is_indirect())
             .ok_or_else(|| bad(format!("the chain of removals leads to vdev {next}")))?;
         if top.indirect_bytes().is_none() {
-            let object = |name: &str| match top.config_u64(name).unwrap_or(0) {
-                0 => Err(bad(format!("{} has no {name}", top.display_name()))),
-                id => Ok(ObjectId::new(id)),
-            };
-            let map = read(mos, object(MAPPING_OBJECT)?, object(BIRTHS_OBJECT)?).await?;
+            let [mapping, births] = objects_of(&top)?;
+            let (_, map) = read(mos, mapping, births).await?;
             tree.topology()
                 .set_indirect_map(top.vdev_id(), map)
                 .map_err(|error| bad(error.to_string()))?;
@@ -202,29 +154,39 @@ pub(crate) async fn load(tree: &VdevTree, mos: &Arc<ObjectSet>) -> Result<(), Po
     Ok(())
 }
 
-async fn read(
+fn bad(why: String) -> PoolError {
+    damaged("the pool", "the mapping of a removed vdev", why)
+}
+
+/// The objects of a vdev's mapping, and of the txgs in which it was copied.
+pub(crate) fn objects_of(top: &Vdev) -> Result<[ObjectId; 2], PoolError> {
+    let object = |name: &str| match top.config_u64(name).unwrap_or(0) {
+        0 => Err(bad(format!("{} has no {name}", top.display_name()))),
+        id => Ok(ObjectId::new(id)),
+    };
+    Ok([object(MAPPING_OBJECT)?, object(BIRTHS_OBJECT)?])
+}
+
+/// Reads a mapping, with its head.
+pub(crate) async fn read(
     mos: &Arc<ObjectSet>,
     mapping: ObjectId,
     births: ObjectId,
-) -> Result<IndirectMap, PoolError> {
+) -> Result<(IndirectMappingPhys, IndirectMap), PoolError> {
     let head = IndirectMappingPhys::decode(&mos.hold(mapping).await?.bonus(), Endian::Little)?;
     let entry = |bytes: &[u8]| IndirectMappingEntry::decode(bytes, Endian::Little);
     let count = checked(head.entries, ENTRIES_MAX)?;
     let entries = read_array(mos, mapping, count, IndirectMappingEntry::BYTES, entry).await?;
-    let head = IndirectBirthPhys::decode(&mos.hold(births).await?.bonus(), Endian::Little)?;
+    let births_head = IndirectBirthPhys::decode(&mos.hold(births).await?.bonus(), Endian::Little)?;
     let entry = |bytes: &[u8]| IndirectBirthEntry::decode(bytes, Endian::Little);
-    let count = checked(head.entries, BIRTHS_MAX)?;
+    let count = checked(births_head.entries, BIRTHS_MAX)?;
     let births = read_array(mos, births, count, IndirectBirthEntry::BYTES, entry).await?;
-    Ok(IndirectMap::new(entries, births)?)
+    Ok((head, IndirectMap::new(entries, births)?))
 }
 
 fn checked(count: u64, limit: u64) -> Result<u64, PoolError> {
     if count > limit {
-        return Err(damaged(
-            "the pool",
-            "the mapping of a removed vdev",
-            format!("it claims to have {count} entries"),
-        ));
+        return Err(bad(format!("it claims to have {count} entries")));
     }
     Ok(count)
 }

@@ -5,7 +5,8 @@
 //! spares of the list one after the other, the best first ([`best_first`]), until one is attached:
 //! beside the device, below a vdev of its own kind (`spare-0`), in the same way as any other device
 //! ([`crate::topology`]). A person can do the same by `zpool replace`. When none fits, that is all:
-//! the device is not tried again until it goes bad anew.
+//! the device is not tried again until it goes bad anew. Devices of a vdev that is being removed
+//! get none.
 //!
 //! **Returning.** A spare goes back to the list when it is detached, when the device that it stands
 //! in for was replaced, or works again and lacks nothing ([`vdev::Topology::unspare`]); either ends
@@ -120,6 +121,11 @@ impl Core {
                 return Ok(());
             }
             let top = self.tree.topology().top_of(device);
+            let removing = |top: &Arc<Vdev>| top.config_u64(format::names::config::REMOVING);
+            // What is being removed gets no devices any more.
+            if top.as_ref().and_then(removing) == Some(1) {
+                return Ok(());
+            }
             let bytes = top.map_or(0, |top| vdev::sizes::least_child_bytes(&top));
             (bytes, vdev.display_name())
         };
@@ -182,7 +188,8 @@ impl Core {
         opener.lend(path).await;
         let device = vdev::open_patiently(&self.world, path, false).await?;
         if label_use(self, &*device, guid).await == Some(SpareUse::Own) {
-            let label = auxiliary::label_of(config::STATE_SPARE, guid, path);
+            let version = self.identity.lock().version;
+            let label = auxiliary::label_of(version, config::STATE_SPARE, guid, path);
             write_detached_labels(&*device, &label).await?;
         }
         Ok(true)

@@ -111,6 +111,10 @@ pub struct ImportSpec {
     pub destroyed: bool,
     /// Whether to import it without all devices of the intent log.
     pub missing_logs: MissingLogs,
+    /// Import it although top-level vdevs that hold data are missing or cannot be opened, which
+    /// goes read-only alone: blocks of which all copies are on those cannot be read
+    /// (`zfs_max_missing_tvds`, module/zfs/spa.c).
+    pub missing_data: bool,
     /// Do not watch whether another host uses the pool: for who only looks at it.
     pub unwatched: bool,
     /// The pool is closed again at once: nobody is kept from importing it meanwhile, as who imports
@@ -141,6 +145,7 @@ impl ImportSpec {
             force: false,
             destroyed: false,
             missing_logs: MissingLogs::Refused,
+            missing_data: false,
             unwatched: false,
             only_looked_at: false,
             rewind: Rewind::No,

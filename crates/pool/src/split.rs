@@ -40,7 +40,7 @@ use crate::core::Core;
 use crate::discover::{FoundPool, FoundState};
 use crate::newtops::Emptied;
 use crate::topology::{allow_blocks, detach_in, settle};
-use crate::vdevs::{evacuate, is_itself_called};
+use crate::vdevs::{LOG_REMOVAL, evacuate, is_itself_called};
 use crate::{
     ImportSpec, MissingLogs, Pool, PoolError, PoolHealth, VdevClass, auxiliary, layout, open,
 };
@@ -188,12 +188,19 @@ pub(crate) async fn split(core: &Arc<Core>, spec: &SplitSpec) -> Result<(), Pool
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
     core.check_no_checkpoint()?;
+    core.evacuation.check_none()?;
     plan(core, &spec.devices)?;
     let tops = core.tree.tops().into_iter();
     let logs: Vec<VdevId> = tops
         .filter(|top| top.is_log() && !top.kind().is_hole())
         .map(|top| top.vdev_id())
         .collect();
+    if !logs.is_empty() && core.identity.lock().version < LOG_REMOVAL {
+        return Err(PoolError::CannotSplit {
+            pool: core.identity.name(),
+            why: "log devices can be left behind from version 19 on; upgrade the pool first".into(),
+        });
+    }
     let emptied = Emptied::begin(&core.new_tops, core.pipeline.allocator(), logs.clone());
     let result = split_without_logs(core, spec, &logs).await;
     drop(emptied);

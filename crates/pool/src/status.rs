@@ -369,7 +369,7 @@ pub(crate) fn pool_status(core: &Core) -> PoolStatus {
         error_scrub: core.scans.error_scrub.status(),
         checkpoint,
         expansion: core.scans.expanding.status(),
-        removal: core.tables.removal.clone(),
+        removal: core.evacuation.status(),
         dedup: core.shared_blocks.dedup.status(),
         data_errors: core.errors.count(),
         version,

@@ -1,6 +1,5 @@
-//! What a pool has besides datasets and space maps, as it is at import: the checkpoint, the state
-//! of RAID-Z expansions and removals, and of what leaves were initialized and trimmed. What changes
-//! later is kept by those who change it.
+//! What a pool has besides datasets and space maps, as it is at import: the checkpoint, and the
+//! state of RAID-Z expansions. What changes later is kept by those who change it.
 
 use std::sync::Arc;
 
@@ -11,7 +10,6 @@ use spa::{config, directory};
 use vdev::{VdevKind, VdevTree};
 
 use crate::PoolError;
-use crate::removed::{self, RemovalStatus};
 
 /// All of these.
 #[derive(Debug, Default)]
@@ -19,7 +17,6 @@ pub(crate) struct Tables {
     /// The checkpoint's uberblock.
     pub(crate) checkpoint: Option<Uberblock>,
     pub(crate) expansion: Option<ExpansionStatus>,
-    pub(crate) removal: Option<RemovalStatus>,
 }
 
 /// Reads all of them.
@@ -27,7 +24,6 @@ pub(crate) async fn load(mos: &Arc<ObjectSet>, tree: &VdevTree) -> Result<Tables
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let mut out = Tables::default();
     load_of_tops(mos, tree, &mut out).await?;
-    out.removal = removed::report(mos, tree).await?;
     if let Some(value) = directory.lookup(directory::CHECKPOINT).await? {
         out.checkpoint = Some(decode_checkpoint(&value.to_u64s())?);
     }

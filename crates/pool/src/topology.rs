@@ -49,6 +49,10 @@ use crate::{
     second, spares,
 };
 
+/// The first version of pools in which what replaces a device can be replaced itself
+/// (`SPA_VERSION_MULTI_REPLACE`).
+const MULTI_REPLACE: u64 = 28;
+
 /// Txgs that can be under way at once (`TXG_CONCURRENT_STATES`).
 const CONCURRENT_TXGS: u64 = 3;
 
@@ -167,6 +171,7 @@ pub(crate) async fn attach(
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
     core.check_no_checkpoint()?;
+    core.evacuation.check_none()?;
     let old = find(core, target)?;
     match spec.sequential {
         true => {
@@ -196,6 +201,15 @@ pub(crate) async fn attach(
         true => MirrorRole::Replacing,
         false => MirrorRole::Mirror,
     };
+    let version = core.identity.lock().version;
+    if spec.replace && version < MULTI_REPLACE && spares::is_in_replacement(core, &old) {
+        return Err(PoolError::BadVdevs {
+            why: format!(
+                "in a pool of version {version} a device that is being replaced cannot be replaced \
+                 again before that is done; 'zpool upgrade' allows it"
+            ),
+        });
+    }
     core.tree.topology().check_attach(old.guid(), role, false)?;
     let path = &spec.device.path;
     let is_in_place = spec.replace && old.path().as_deref() == Some(path);
@@ -462,7 +476,8 @@ pub(crate) async fn detach_in(
 fn label_of_gone(core: &Core, before: &Vdev, vdev: &Vdev) -> NvList {
     if vdev.config_u64("is_spare") == Some(1) {
         let path = vdev.path().unwrap_or_default();
-        return auxiliary::label_of(config::STATE_SPARE, vdev.guid(), &path);
+        let version = core.identity.lock().version;
+        return auxiliary::label_of(version, config::STATE_SPARE, vdev.guid(), &path);
     }
     let mut pool = core.pairs(Txg::ZERO).label_config();
     pool.set("txg", 0u64);
@@ -676,15 +691,18 @@ impl Core {
     }
 }
 
-/// The pool's own turn: it ends replacements and has vdevs grow, which concerns several parts.
+/// The pool's own turn, of what concerns several parts: it goes on with the removal of a vdev, ends
+/// replacements, and has vdevs grow.
 impl Participant for Core {
     fn has_work(&self, _spa: &Spa) -> bool {
-        self.check_no_checkpoint().is_ok() && self.tree.topology().replaced().is_some()
+        let is_replaced = || self.tree.topology().replaced().is_some();
+        self.evacuation.has_work() || self.check_no_checkpoint().is_ok() && is_replaced()
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
-            if pass.is_first() && self.has_work(pass.spa) {
+            self.evacuation.turn(pass).await?;
+            if pass.is_first() && self.check_no_checkpoint().is_ok() {
                 self.end_replacements(pass).await?;
             }
             if let Some(top) = self.scans.expanding.take_ended() {
@@ -694,7 +712,8 @@ impl Participant for Core {
         })
     }
 
-    fn done(&self, _spa: &Spa, _txg: Txg, _wrote: bool) {
+    fn done(&self, _spa: &Spa, txg: Txg, _wrote: bool) {
+        self.evacuation.done(txg);
         for gone in std::mem::take(&mut *self.replacements.gone.lock()) {
             let spares = self.spares.clone();
             self.pipeline.tasks().spawn("leave a device", async move {

@@ -12,6 +12,8 @@
 //! it for a part of the pool. A crash in between leaves the vdev in the pool, or a device with an
 //! old label that the configuration does not know.
 //!
+//! Other vdevs have data, which is copied first, in the background (`evacuation`).
+//!
 //! A hole stays, and its number is never used again, as in OpenZFS since it has log space maps:
 //! these name vdevs by their numbers, and what is still said in them of the vdev that was removed
 //! would be taken for the new one's. A hole costs eight bytes of a label.
@@ -32,7 +34,7 @@ use format::{Guid, NvList, ObjectId, Txg, VdevId};
 use object::{SyncContext, Zap};
 use spa::events::{About, Sysevent};
 use spa::props::Stored;
-use spa::{config, features};
+use spa::{config, directory, features};
 use space::{SpaceSync, TopShape};
 use vdev::{Scope, Vdev, clear_labels, leaf_label_config, write_detached_labels};
 use zio::alloc::TopSpace;
@@ -49,6 +51,9 @@ use crate::{PoolError, VdevClass, VdevSpec, labelroom, second};
 /// space waits.
 const EVACUATION_TXGS_MAX: u32 = 12;
 
+/// The first version of pools that can have a hole where a log device was (`SPA_VERSION_HOLES`).
+pub(crate) const LOG_REMOVAL: u64 = 19;
+
 /// What [`crate::Pool::add`] is to add.
 #[derive(Debug, Clone, Default)]
 pub struct AddSpec {
@@ -62,17 +67,33 @@ pub struct AddSpec {
     pub allow_ashift_mismatch: bool,
 }
 
+/// Whether a pool counts space with parity, as those do that were made in version 1 or 2, whatever
+/// their version is now. On vdevs without parity that is the same.
+pub(crate) async fn counts_raw_space(directory: &Zap) -> Result<bool, PoolError> {
+    Ok(directory.lookup(directory::DEFLATE).await?.is_none())
+}
+
 pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolError> {
     let _admin = core.admin.lock().await;
     core.check_not_suspended()?;
     layout::check_vdevs(&spec.vdevs)?;
     features::check_classes(&spec.vdevs, |guid| core.dsl.features().is_enabled(guid))?;
+    let version = core.identity.lock().version;
+    features::check_parity(&spec.vdevs, version)?;
     let raidz = spec.vdevs.iter().any(|vdev| {
         use crate::VdevLayout::{Draid, Raidz};
         matches!(vdev.layout, Raidz { .. } | Draid { .. })
     });
+    if raidz && counts_raw_space(core.dsl.directory()).await? {
+        return Err(PoolError::BadVdevs {
+            why: "a raidz or draid vdev cannot be added to a pool that counts space with parity, \
+                  as those do that version 1 or 2 made"
+                .into(),
+        });
+    }
+    let is_removing = core.evacuation.is_active();
     let removed = core.tree.tops().iter().any(|top| top.kind().is_indirect());
-    if raidz && removed {
+    if raidz && (removed || is_removing) {
         return Err(PoolError::BadVdevs {
             why: "a raidz or draid vdev cannot be added to a pool from which vdevs were removed"
                 .into(),
@@ -92,7 +113,8 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
     };
     let first = core.tree.top_count() as u64;
     let configs = layout::build_tops(first, &spec.vdevs, &facts, &making)?;
-    if !(spec.force || spec.allow_ashift_mismatch) {
+    // What is copied from a vdev that is being removed may go to the new ones.
+    if is_removing || !(spec.force || spec.allow_ashift_mismatch) {
         check_ashift(core, &configs)?;
     }
     let known = core.auxiliary.lock().spares.guids();
@@ -104,7 +126,7 @@ pub(crate) async fn add(core: &Arc<Core>, spec: &AddSpec) -> Result<(), PoolErro
     let result = async {
         let labels = core.pairs(Txg::ZERO).label_config();
         core.tree.init_labels(&tops, &labels, create_txg).await?;
-        new.label(&core.world).await?;
+        new.label(&core.world, version).await?;
         let task = AddTask {
             core: core.clone(),
             tops: tops.clone(),
@@ -251,26 +273,38 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
         let mut all = core.tree.tops().into_iter();
         return Err(match all.find(|top| is_called(top, name)) {
             Some(top) => refuse(&format!(
-                "it is a part of {}, and only whole vdevs can be removed; OpenZFS detaches devices \
-                 of mirrors",
+                "it is a part of {}, and only whole vdevs can be removed; 'zpool detach' takes \
+                 devices out of mirrors",
                 top.display_name()
             )),
             None => refuse("there is no such device in the pool; see 'zpool status'"),
         });
     };
-    let is_log = top.is_log();
-    if !is_log {
+    if !top.is_log() {
+        // Also when nobody waits for it any more.
+        let _after = AllowsBlocks(core);
+        return core.evacuation.begin(&top).await;
+    }
+    if core.identity.lock().version < LOG_REMOVAL {
         return Err(refuse(
-            "only hot spares, cache and log devices can be removed by this release; OpenZFS \
-             removes others",
+            "log devices can be removed from version 19 on; 'zpool upgrade' raises the pool's",
         ));
     }
     remove_log(core, &top, &refuse).await
 }
 
+/// Says where blocks may go, in the end.
+struct AllowsBlocks<'a>(&'a Core);
+
+impl Drop for AllowsBlocks<'_> {
+    fn drop(&mut self) {
+        allow_blocks(self.0);
+    }
+}
+
 /// The top-level vdev that a person calls `name`: by its own name, its guid, or as a device without
 /// others.
-fn find_top(core: &Core, name: &str) -> Option<Arc<Vdev>> {
+pub(crate) fn find_top(core: &Core, name: &str) -> Option<Arc<Vdev>> {
     let mut tops = core.tree.tops().into_iter();
     tops.find(|top| is_itself_called(top, name))
 }

@@ -27,6 +27,8 @@ mod status;
 pub use errorscrub::{ErrorScrub, ErrorScrubStatus};
 pub use expand::{Expanding, ExpansionStatus, KnownExpansion};
 pub use rebuild::{RebuildState, RebuildStatus, Rebuilds, as_task_error};
-pub use scan::{Scan, ScrubCommand, ScrubNumbers, command, is_deferred, resilver};
+pub use scan::{
+    Scan, ScanCost, ScanCosts, ScrubCommand, ScrubNumbers, command, is_deferred, resilver,
+};
 pub use scans::Scans;
 pub use status::{ScanFunction, ScanState, ScanStatus};

@@ -22,8 +22,9 @@
 //! a turn is copied by it; what is allocated later is written to all devices, or the one that does
 //! not take it lacks that group, and keeps lacking everything. The same holds for a device that did
 //! not take a copy, or was away at any time. A log's block has the group in which it was allocated,
-//! which may be an earlier one: so none must have failed at all. And where something could not be
-//! read, nobody is taken to have everything. A resilver that begins by itself is for those: it
+//! which may be an earlier one: so none must have failed at all. The last copies are in an earlier
+//! group than the end, so that a flush which fails is known by then. And where something could not
+//! be read, nobody is taken to have everything. A resilver that begins by itself is for those: it
 //! knows what it misses.
 //!
 //! # What a crash leaves
@@ -144,6 +145,8 @@ struct Run {
     written_before: BTreeMap<Guid, u64>,
     /// Writes that each device had failed to take when it began; none at the import.
     lost_before: BTreeMap<Guid, u64>,
+    /// The last group in which something was copied.
+    last_copy_txg: Txg,
 }
 
 #[derive(Debug, Default)]
@@ -441,6 +444,13 @@ impl Rebuilds {
             .map_or_else(RebuildPhys::default, |rebuild| rebuild.phys)
     }
 
+    /// Whether something was copied in this transaction group.
+    fn has_copied(&self, id: VdevId, txg: Txg) -> bool {
+        let state = self.state.lock();
+        let last = state.all.get(&id).map(|rebuild| rebuild.run.last_copy_txg);
+        last == Some(txg)
+    }
+
     fn lost_before(&self, id: VdevId) -> BTreeMap<Guid, u64> {
         let state = self.state.lock();
         let run = state.all.get(&id).map(|rebuild| &rebuild.run);
@@ -526,6 +536,9 @@ impl Rebuilds {
                     });
                     continue;
                 }
+                // Its last copies are durable when the group is on disk. A device whose flush
+                // fails lacks this group then, and is not taken to have everything.
+                Settled::End if self.has_copied(id, txg) => break,
                 Settled::End => return Ended::Whole,
             };
             if offset <= metaslab << top.metaslab_shift() {
@@ -633,6 +646,7 @@ impl Rebuilds {
                         Rebuilt::Unread | Rebuilt::Halted => phys.errors += 1,
                     }
                     if rebuilt != Rebuilt::Skipped {
+                        run.last_copy_txg = txg;
                         phys.issued_bytes += length;
                         run.issued_bytes += length;
                     }

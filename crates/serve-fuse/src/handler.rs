@@ -20,7 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 use access::{ControlEntry, ControlNode, Snapdir, Traffic, TrafficKind};
 use bytes::Bytes;
 use filesystem::{
-    Allocate, Attributes, Changes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, XattrMode,
+    Allocate, Attributes, Changes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, Via,
+    XattrMode,
 };
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo,
@@ -28,6 +29,7 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use rustix::fs::OFlags;
 
 use crate::convert::{self, caller, errno};
 use crate::listing::{control_attributes, list, list_plus, no_attributes};
@@ -198,6 +200,18 @@ macro_rules! on_file {
             }
         })
     };
+}
+
+/// Whether a request asks for the cache to be left out. Each says how its file is open, so `open`
+/// need not be asked for, and `fcntl` may change it. The kernel leaves its own cache out for such
+/// files: it writes back what is dirty there before, and drops what is there before and after a
+/// write, so that who has the file open otherwise sees it (`generic_file_direct_write`,
+/// mm/filemap.c). `FOPEN_DIRECT_IO` would add nothing but files that cannot be mapped.
+fn via(flags: OpenFlags) -> Via {
+    match flags.0 & OFlags::DIRECT.bits() as i32 {
+        0 => Via::Cache,
+        _ => Via::Direct,
+    }
 }
 
 fn count_read(traffic: &Traffic, pieces: &[Bytes], since: Instant) {
@@ -551,8 +565,9 @@ impl fuser::Filesystem for Handler {
     ) {
         let length = size as usize;
         let moves_time = flags.0 & O_NOATIME == 0;
+        let via = via(flags);
         let since = Instant::now();
-        let at_once = |file: File| file.filesystem.try_read(file.ino, offset, length);
+        let at_once = |file: File| file.filesystem.try_read_via(file.ino, offset, length, via);
         if moves_time && let Some(pieces) = self.nodes.try_file(node.0).and_then(at_once) {
             self.runtime.readers.begin(length >= LONG_BYTES);
             count_read(&self.traffic, &pieces, since);
@@ -564,12 +579,9 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| async {
-                match moves_time {
-                    true => file.filesystem.read(file.ino, offset, length).await,
-                    false => file.filesystem.peek(file.ino, offset, length).await,
-                }
-            },
+            |file| file
+                .filesystem
+                .read_via(file.ino, offset, length, via, moves_time),
             |pieces| {
                 count_read(&traffic, &pieces, since);
                 convert::joined(&pieces, |data| reply.data(data));
@@ -597,7 +609,7 @@ impl fuser::Filesystem for Handler {
         } else if caller.uid == 0 {
             caller.uid = u32::MAX;
         }
-        let sync = flags.0 & O_DSYNC != 0;
+        let (sync, via) = (flags.0 & O_DSYNC != 0, via(flags));
         let written = data.len() as u32;
         let (traffic, since) = (Arc::clone(&self.traffic), Instant::now());
         let data = if data.len() >= LONG_BYTES {
@@ -610,7 +622,9 @@ impl fuser::Filesystem for Handler {
             node,
             reply,
             Course::of_write(data.len()),
-            |file| file.filesystem.write(file.ino, offset, data, sync, caller),
+            |file| file
+                .filesystem
+                .write_via(file.ino, offset, data, via, sync, caller),
             |()| {
                 traffic.count(TrafficKind::Write, written.into(), since.elapsed());
                 reply.written(written)

@@ -1,5 +1,5 @@
 //! What pools do in the background, as jobs and events: scrubs, resilvers, replacements, frees,
-//! discarding of checkpoints, and that a pool is suspended or goes on.
+//! removals of vdevs, discarding of checkpoints, and that a pool is suspended or goes on.
 //!
 //! Each imported pool has a task that looks ([`Background::look`]) whenever a transaction group is
 //! on disk, the pool is suspended, or somebody says that something was begun ([`Background::poke`],
@@ -12,7 +12,7 @@ use std::time::Duration;
 use api::{EventKind, JobKind, JobState, Progress, Unit};
 use format::Guid;
 use parking_lot::Mutex;
-use pool::{ActivityKind, Pool};
+use pool::{ActivityKind, Pool, RemovalState, RemovalStatus};
 use tokio::sync::{Notify, watch};
 
 use crate::events::Events;
@@ -43,6 +43,7 @@ struct Works {
     replace: Option<Work>,
     expand: Option<Work>,
     discard: Option<Shrinking>,
+    remove: Option<Work>,
     free: Option<Shrinking>,
     activities: BTreeMap<(Guid, ActivityKind), Work>,
 }
@@ -175,6 +176,7 @@ impl Background {
             }
             _ => {}
         }
+        self.look_at_removal(&mut works, pool);
         self.look_at_expansion(&mut works, pool);
         self.look_at_activities(&mut works, pool);
         self.look_at_scan(&mut works, pool)
@@ -216,6 +218,31 @@ impl Background {
             ActivityKind::Trim => JobKind::Trim,
         };
         self.begin(kind, pool)
+    }
+
+    fn look_at_removal(&self, works: &mut Works, pool: &Pool) {
+        let status = pool::removal(pool).status();
+        let is_written = !pool.is_read_only();
+        let is_running = |status: &&RemovalStatus| status.state == RemovalState::Running;
+        let Some(running) = status.as_ref().filter(is_running).filter(|_| is_written) else {
+            if let Some(work) = works.remove.take() {
+                let is_done = status.is_some_and(|at| at.state == RemovalState::Finished);
+                work.end(match is_done {
+                    true => JobState::Finished,
+                    false => JobState::Canceled,
+                });
+            }
+            return;
+        };
+        let is_suspended = works.is_suspended;
+        let known = &mut works.remove;
+        let work = known.get_or_insert_with(|| self.begin(JobKind::Remove, pool));
+        work.progress(Progress {
+            done: running.copied_bytes,
+            total: running.to_copy_bytes,
+            unit: Unit::Bytes,
+        });
+        work.set_paused(is_suspended);
     }
 
     fn look_at_activities(&self, works: &mut Works, pool: &Pool) {

@@ -40,6 +40,7 @@ pub fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::ReadOnly { .. }
         | PoolError::Closed { .. }
         | PoolError::CannotRemove { .. }
+        | PoolError::RemovalUnderWay { .. }
         | PoolError::CannotCheckpoint { .. }
         | PoolError::NotHealthy { .. }
         | PoolError::ResilverUnderWay { .. }
@@ -67,6 +68,7 @@ pub fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::NoSuchDevice { .. }
         | PoolError::NoCheckpoint { .. }
         | PoolError::NoCheckpointToDiscard { .. }
+        | PoolError::NoRemoval { .. }
         | PoolError::NoScrub { .. } => FailureKind::NotFound,
         PoolError::Device(device::DeviceError::Open { source, .. }) => match source.kind() {
             std::io::ErrorKind::NotFound => FailureKind::NotFound,

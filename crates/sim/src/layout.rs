@@ -31,6 +31,8 @@ pub enum Layout {
     MirrorAndLog,
     /// A mirror and another one for the intent log.
     MirrorAndLogs,
+    /// A mirror and another one for metadata and small blocks.
+    MirrorAndSpecial,
     /// RAID-Z, a mirror for metadata and small blocks, and one for the intent log.
     Classes,
 }
@@ -55,7 +57,11 @@ impl Layout {
         match self {
             Layout::Single | Layout::Stripe => 0,
             Layout::Mirror(count) => count - 1,
-            Layout::Mirrors | Layout::MirrorAndLog | Layout::MirrorAndLogs | Layout::Classes => 1,
+            Layout::Mirrors
+            | Layout::MirrorAndLog
+            | Layout::MirrorAndLogs
+            | Layout::MirrorAndSpecial
+            | Layout::Classes => 1,
             Layout::Raidz(parity, _) | Layout::Draid(parity, ..) => parity.into(),
         }
     }
@@ -67,7 +73,7 @@ impl Layout {
             Layout::Mirror(count) | Layout::Raidz(_, count) | Layout::Draid(_, _, _, count) => {
                 count
             }
-            Layout::Mirrors | Layout::MirrorAndLogs => 4,
+            Layout::Mirrors | Layout::MirrorAndLogs | Layout::MirrorAndSpecial => 4,
             Layout::MirrorAndLog => 2,
             Layout::Classes => 7,
         };
@@ -114,6 +120,10 @@ impl Layout {
             Layout::MirrorAndLogs => vec![
                 vdev(VdevLayout::Mirror(disks(2)), normal),
                 vdev(VdevLayout::Mirror(disks(2)), VdevClass::Log),
+            ],
+            Layout::MirrorAndSpecial => vec![
+                vdev(VdevLayout::Mirror(disks(2)), normal),
+                vdev(VdevLayout::Mirror(disks(2)), VdevClass::Special),
             ],
             Layout::Classes => {
                 let leaves = disks(3);

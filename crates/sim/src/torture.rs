@@ -26,6 +26,7 @@ use crate::history::History;
 pub use crate::layout::Layout;
 use crate::layout::leaf;
 use crate::model::{DatasetModel, State, list, observe};
+use crate::raising;
 use crate::rng::Rng;
 use crate::verify::{Failure, Report, verify_pool};
 use crate::work::{Book, WorkOptions, Worker};
@@ -95,6 +96,9 @@ pub struct Plan {
     /// The pool lacks some features, those that the seed says. What cannot be set without them is
     /// refused.
     pub lacks_features: bool,
+    /// The pool is of this version, of before features, in its first cycle, and is raised step by
+    /// step in the others, in the middle of the work.
+    pub version: Option<u64>,
     /// Work below the encryption roots of this pool, whose layout and disks count then.
     pub golden: Option<&'static Golden>,
     /// Have zdb look at the images, after power cuts and in the end, where there is one.
@@ -134,6 +138,7 @@ impl Plan {
             autotrim: false,
             passes: false,
             lacks_features: false,
+            version: None,
             golden: None,
             zdb: false,
         }
@@ -242,7 +247,9 @@ fn without_some_features(plan: &Plan) -> Vec<(String, String)> {
     let mut out = Vec::new();
     for feature in supported_features() {
         let is_needed = match feature.name {
-            "allocation_classes" => plan.layout == Layout::Classes,
+            "allocation_classes" => {
+                matches!(plan.layout, Layout::Classes | Layout::MirrorAndSpecial)
+            }
             "draid" => matches!(plan.layout, Layout::Draid(..)),
             // zdb believes that every log space map has one (`get_log_spacemap_refcount`).
             "spacemap_histogram" => plan.zdb,
@@ -666,11 +673,13 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     let mut pool = match plan.golden {
         Some(golden) => golden.begin(&sim, plan.small_sectors).await?,
         None => {
-            let lacks = match plan.lacks_features {
-                true => without_some_features(plan),
-                false => Vec::new(),
+            let properties = match (plan.version, plan.lacks_features) {
+                (Some(version), _) => vec![("version".to_owned(), version.to_string())],
+                (None, true) => without_some_features(plan),
+                (None, false) => Vec::new(),
             };
-            create_with(&sim, plan.layout, plan.disk_mib, plan.small_sectors, lacks).await?
+            let (layout, mib, small) = (plan.layout, plan.disk_mib, plan.small_sectors);
+            create_with(&sim, layout, mib, small, properties).await?
         }
     };
     if let Some(mib) = plan.cached_mib {
@@ -724,6 +733,10 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
     let mut first = Txg::ZERO;
     let has_no_errors = victims.is_empty() && !plan.standstills;
     for cycle in 0..plan.cycles {
+        let not_raised = match cycle > 0 && plan.version.is_some() {
+            true => raising::spawn(&sim.world(), &pool, Rng::new(rng.next_u64())),
+            false => Arc::default(),
+        };
         if plan.standstills {
             let names = sim.disk_names();
             let disks: Vec<_> = names.iter().filter_map(|name| sim.disk(name)).collect();
@@ -815,6 +828,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
                 return Err(format!("cycle {cycle} {top}: {failure}").into());
             }
         }
+        if let (Some(error), false) = (not_raised.lock().take(), in_the_middle) {
+            return Err(format!("cycle {cycle}: the version is not raised: {error}").into());
+        }
         if plan.cut == Cut::Never {
             patiently("the export", pool.export(false)).await??;
             sim.kill_tasks().await;
@@ -856,6 +872,9 @@ pub async fn run(plan: &Plan) -> Result<(Outcome, SimWorld), Failure> {
             let keys = plan.golden.filter(|_| rng.percent(50));
             let report = inspect_with(&sim, "after the power cut", has_no_errors, keys);
             let report = patiently("inspection", report).await??;
+            if cycle == 0 && plan.version.is_some_and(|has| has < 27) && report.log_blocks > 0 {
+                return Err("a pool of a version before 27 has an intent log".into());
+            }
             outcome.log_blocks += report.log_blocks;
             outcome.shared_references += report.shared_references;
             outcome.logged_entries += report.logged_entries;

@@ -21,6 +21,8 @@ pub const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
 pub const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 /// State of the last scrub or resilver.
 pub const SCAN: &str = "scan";
+/// There while a scan of before version 25 is under way (`DMU_POOL_SCRUB_FUNC` then).
+pub const OLD_SCAN: &str = "scrub_func";
 /// State of the last scrub of the error log.
 pub const ERROR_SCRUB: &str = "error_scrub";
 /// Damaged blocks known before the scrub under way.
@@ -71,6 +73,12 @@ pub const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
 pub const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
 /// Up to which txg the last scrub came that was finished.
 pub const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
+/// When transaction groups were written: by minutes, days and months.
+pub const TXG_TIMES: [&str; 3] = [
+    "com.klarasystems:txg_log_time:minutes",
+    "com.klarasystems:txg_log_time:days",
+    "com.klarasystems:txg_log_time:months",
+];
 /// State of a mapping that is being made smaller.
 pub const CONDENSING: &str = "com.delphix:condensing_indirect";
 /// Places on removed vdevs that are to become obsolete.

@@ -58,6 +58,21 @@ pub enum PoolError {
         /// Why not, with what to do.
         why: String,
     },
+    /// There is nothing to stop.
+    #[error("cannot cancel removal in '{pool}': no vdev is being removed")]
+    NoRemoval {
+        /// The pool.
+        pool: String,
+    },
+    /// What is asked would change the devices that get what is copied.
+    #[error(
+        "a vdev is being removed from '{pool}'; wait until that has ended, or stop it with 'zpool \
+         remove -s'"
+    )]
+    RemovalUnderWay {
+        /// The pool.
+        pool: String,
+    },
     /// No device of the pool goes by that name.
     #[error("{device}: no such device in pool; see 'zpool status'")]
     NotInPool {
@@ -526,6 +541,7 @@ impl PoolError {
         matches!(
             self,
             Self::CannotRemove { .. }
+                | Self::NoRemoval { .. }
                 | Self::NoSuchDevice { .. }
                 | Self::CannotCheckpoint { .. }
                 | Self::MissingLog { .. }
@@ -554,8 +570,7 @@ impl PoolError {
         )
     }
 
-    /// Whether the error says that what is on the devices is not as it was written, or cannot be
-    /// read.
+    /// Whether the error says that what is on the devices is not as it must be, or cannot be read.
     pub fn is_damage(&self) -> bool {
         use dataset::DatasetError;
         use object::ObjectError;
@@ -575,7 +590,11 @@ impl PoolError {
         };
         matches!(
             pool,
-            ZioError::Checksum { .. } | ZioError::Unreadable { .. }
+            ZioError::Checksum { .. }
+                | ZioError::Unreadable { .. }
+                | ZioError::Corrupt { .. }
+                | ZioError::BadPointer { .. }
+                | ZioError::Vdev(vdev::VdevError::Format(_))
         )
     }
 
@@ -611,4 +630,29 @@ pub fn damaged(pool: &str, what: &str, why: impl ToString) -> PoolError {
 /// Something that the pool does without, as it cannot be read.
 pub fn lost(pool: &str, what: &str, error: &dyn std::fmt::Display) {
     tracing::error!(pool, what, %error, "cannot be read; the pool does without");
+}
+
+#[cfg(test)]
+mod tests {
+    use object::ObjectError;
+    use zio::ZioError;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_understood_is_damage() {
+        let text = || "a leaf".to_owned();
+        let corrupt = ZioError::Corrupt {
+            block: text(),
+            what: text(),
+        };
+        let pointer = ZioError::BadPointer {
+            block: text(),
+            what: text(),
+        };
+        for error in [corrupt, pointer] {
+            assert!(PoolError::Object(ObjectError::Zio(error)).is_damage());
+        }
+        assert!(!PoolError::Zio(ZioError::ReadOnly).is_damage());
+    }
 }

@@ -36,6 +36,15 @@ pub const FOREIGN_CLONES: &str = "block_cloning (its tables were made by a big-e
 /// RAID-Z vdevs are or were made wider; refcount: how often.
 pub const RAIDZ_EXPANSION: &str = "org.openzfs:raidz_expansion";
 
+/// What is said of a pool that counts space with parity (`spa_deflate`, module/zfs/spa.c).
+pub const RAW_SPACE: &str =
+    "space counted with parity (the pool was made by version 1 or 2, on RAID-Z)";
+
+/// What is said of a pool with a scan of the form from before version 25 (`DMU_POOL_SCAN`,
+/// include/sys/dmu.h).
+pub const OLD_SCAN: &str = "a scrub or resilver that old software began (let it end there, or \
+     import the pool with OpenZFS once)";
+
 /// Datasets are encrypted.
 const ENCRYPTION: &str = "com.datto:encryption";
 /// Bookmarks may be of encrypted datasets.
@@ -148,6 +157,21 @@ pub fn check_classes(
     if vdevs.iter().any(is_draid) && !is_enabled(DRAID) {
         return Err(PoolError::BadVdevs {
             why: "draid needs feature@draid, which is disabled".into(),
+        });
+    }
+    Ok(())
+}
+
+/// Refuses vdevs that came with a later version than the pool's (`SPA_VERSION_RAIDZ3`,
+/// include/sys/fs/zfs.h).
+///
+/// # Errors
+/// [`PoolError::BadVdevs`].
+pub fn check_parity(vdevs: &[VdevSpec], version: u64) -> Result<(), PoolError> {
+    let is_triple = |vdev: &VdevSpec| matches!(vdev.layout, VdevLayout::Raidz { parity: 3.., .. });
+    if version < 17 && vdevs.iter().any(is_triple) {
+        return Err(PoolError::BadVdevs {
+            why: format!("raidz3 needs a pool of version 17, and this one is of {version}"),
         });
     }
     Ok(())

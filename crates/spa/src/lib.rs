@@ -24,6 +24,7 @@
 //! | [`events`] | zfs_fm.c; spa.c: `spa_event_notify` |
 //! | `diagnosis` | cmd/zed/agents: zfs_diagnosis.c, fmd_serd.c, zfs_retire.c |
 //! | [`dtl`] | vdev.c: `vdev_dtl_sync`, `vdev_dtl_load` |
+//! | [`TxgTimeLog`] | spa.c: `spa_sync_time_logger`, `spa_load_txg_log_time` |
 
 #![forbid(unsafe_code)]
 
@@ -43,6 +44,7 @@ mod participant;
 pub mod props;
 mod spa;
 mod spaceturn;
+mod txgtimes;
 pub mod vdevprops;
 mod vdevspec;
 
@@ -53,4 +55,5 @@ pub use history::{HistoryRecord, HistoryWhat};
 pub use participant::{Participant, Pass, Turn};
 pub use props::{PoolProperty, PropertySource};
 pub use spa::{Spa, State, unless_suspended};
+pub use txgtimes::TxgTimeLog;
 pub use vdevspec::{HostIdentity, LeafSpec, Rewound, VdevClass, VdevLayout, VdevSpec};

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use format::ObjectId;
+use dataset::OLDEST_WRITTEN;
+use format::{ObjectId, Uberblock};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::PoolError;
@@ -226,8 +227,8 @@ pub enum Change {
     Session(&'static str, String),
     /// Enable a feature by its short name.
     Feature(String),
-    /// Go on with feature flags, from version 28.
-    Version,
+    /// Raise the version of the pool's format; 5000 has feature flags.
+    Version(u64),
 }
 
 /// Checks `name=value` and says what setting it means.
@@ -286,10 +287,19 @@ pub fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
         Kind::Text => Stored::Text(value.to_owned()),
     };
     match (row.access, text) {
-        (Access::ReadOnly, _) if row.name == "version" => Err(bad(
-            "this release makes only pools with feature flags (version 5000); 'zpool upgrade' \
-             gives these to older pools",
-        )),
+        (_, Stored::Number(version)) if row.name == "version" => {
+            let known = OLDEST_WRITTEN..=Uberblock::VERSION_BEFORE_FEATURES;
+            match known.contains(&version) || version == Uberblock::VERSION_FEATURES {
+                true => Ok(Change::Version(version)),
+                false => Err(bad(&format!(
+                    "this release writes pools of versions {} to {}, and of version {}, which has \
+                     feature flags",
+                    known.start(),
+                    known.end(),
+                    Uberblock::VERSION_FEATURES
+                ))),
+            }
+        }
         (Access::ReadOnly, _) => Err(bad("property is readonly: it is computed")),
         (Access::Stored, stored) => Ok(Change::Stored(row.name.to_owned(), stored)),
         (Access::Config, Stored::Text(text)) => {
@@ -451,10 +461,19 @@ mod tests {
             ("feature@lz4_compress", "active"),
             ("cachefile", "/elsewhere"),
             ("altroot", "relative/path"),
-            ("version", "28"),
+            ("version", "10"),
+            ("version", "29"),
             ("autotrim", "2"),
         ] {
             assert!(parse(name, value).is_err(), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn versions_that_are_written_can_be_asked_for() {
+        for version in [11, 28, 5000] {
+            let change = parse("version", &version.to_string()).expect("a version");
+            assert_eq!(change, Change::Version(version));
         }
     }
 

@@ -21,7 +21,7 @@ use crate::events::Events;
 use crate::history::HistoryLog;
 use crate::identity::Identity;
 use crate::props::{Props, Stored};
-use crate::{HostIdentity, PoolError, Rewound};
+use crate::{HostIdentity, PoolError, Rewound, TxgTimeLog};
 
 /// How far a pool's life is. Locked for a few instructions at a time, never across an await.
 pub struct State {
@@ -73,6 +73,8 @@ pub struct Spa {
     pub space: Arc<Space>,
     /// Transaction groups that devices lack.
     pub dirty_times: DirtyTimes,
+    /// When transaction groups were written.
+    pub txg_times: TxgTimeLog,
     /// The command history.
     pub history: Arc<HistoryLog>,
     /// Damaged blocks.

@@ -73,8 +73,9 @@ pub struct Pool {
     /// Devices for dedup tables, each on its own.
     #[serde(default)]
     pub dedup: Vec<Devices>,
-    /// Changes of dedup tables are logged first.
-    #[serde(default)]
+    /// Changes of dedup tables are logged first, as pools have it. Without, they go into the tables
+    /// at once.
+    #[serde(default = "yes")]
     pub dedup_logs: bool,
     /// Part of the disks that the set takes, in percent, if they are to be so small: data on an
     /// old, full pool is all over the disks, on a new one at the outer end, where the arm moves
@@ -358,7 +359,7 @@ impl Trial {
                 cache_lost: false,
                 log: Vec::new(),
                 dedup: Vec::new(),
-                dedup_logs: false,
+                dedup_logs: true,
                 spread_percent: Some(50),
             },
             bus: Vec::new(),

@@ -8,12 +8,13 @@
 //! [`crate::io::LeafError::Halted`]: no error of the device, and done again when the pool
 //! resumes. What a device has accepted by then cannot be taken back.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use device::Device;
 use parking_lot::{Mutex, RwLock};
 
+use crate::copies::Copies;
 use crate::error::VdevError;
 use crate::fence::Fence;
 use crate::patience::Patience;
@@ -28,10 +29,14 @@ pub(super) struct Common {
     /// All devices that were opened, also those that no leaf has (yet).
     watched: Mutex<Vec<Weak<Watched>>>,
     pub(super) patience: Patience,
+    /// The percentage of each device's time that scans have; zero: none is said.
+    pub(super) scan_share: Arc<AtomicU8>,
     /// Between intent logs and sequential rebuilds.
     pub(super) fence: Fence,
     /// Between readers and whoever lets go of freed space.
     pub(super) repairs: Arc<Repairs>,
+    /// Who knows where copies are of what is repaired.
+    copies: RwLock<Option<Arc<dyn Copies>>>,
 }
 
 impl Default for Common {
@@ -41,8 +46,10 @@ impl Default for Common {
             halt: Halt::default(),
             watched: Mutex::default(),
             patience: Patience::default(),
+            scan_share: Arc::default(),
             fence: Fence::default(),
             repairs: Arc::default(),
+            copies: RwLock::default(),
         }
     }
 }
@@ -51,6 +58,15 @@ impl Common {
     /// Says who hears of errors.
     pub(super) fn set_error_sink(&self, sink: Arc<dyn ErrorSink>) {
         *self.errors.write() = sink;
+    }
+
+    /// Says who knows of copies.
+    pub(super) fn set_copies(&self, copies: Arc<dyn Copies>) {
+        *self.copies.write() = Some(copies);
+    }
+
+    pub(super) fn copies(&self) -> Option<Arc<dyn Copies>> {
+        self.copies.read().clone()
     }
 
     /// Watches a device that was just opened.

@@ -1,12 +1,15 @@
 //! The mapping of a removed vdev: where its blocks are now, and the txgs in which they were copied
-//! there (module/zfs/vdev_indirect_mapping.c, vdev_indirect_births.c).
+//! there (module/zfs/vdev_indirect_mapping.c, vdev_indirect_births.c). While a vdev is being
+//! removed its mapping grows, from the vdev's begin to its end.
 
 use format::{IndirectBirthEntry, IndirectMappingEntry, Txg, VdevId};
 
+use crate::copies::CopyPlace;
 use crate::error::{VdevError, bad};
+use crate::range_set::RangeSet;
 
 /// Where the blocks of a removed vdev are.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct IndirectMap {
     /// Sorted, not overlapping.
     entries: Vec<IndirectMappingEntry>,
@@ -37,6 +40,86 @@ impl IndirectMap {
             return Err(bad("the mapping of a removed vdev is out of order"));
         }
         Ok(IndirectMap { entries, births })
+    }
+
+    /// Takes in what was copied in `txg`, behind all that was copied before.
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`] when the entries are not in order behind the others: then nothing
+    /// has changed.
+    pub fn extend(&mut self, entries: &[IndirectMappingEntry], txg: Txg) -> Result<(), VdevError> {
+        let mut end = self.end_bytes();
+        for entry in entries {
+            let length = entry.destination.asize_bytes();
+            if length == 0 || entry.source_offset_bytes < end {
+                return Err(bad("what was copied is not behind what was copied before"));
+            }
+            end = entry.source_offset_bytes.saturating_add(length);
+        }
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.entries.extend_from_slice(entries);
+        match self.births.last_mut() {
+            Some(last) if last.physical_birth == txg => last.offset_bytes = end,
+            _ => self.births.push(IndirectBirthEntry {
+                offset_bytes: end,
+                physical_birth: txg,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Where the last entry ends, as an offset on the removed vdev.
+    pub fn end_bytes(&self) -> u64 {
+        self.entries.last().map_or(0, |entry| {
+            let length = entry.destination.asize_bytes();
+            entry.source_offset_bytes.saturating_add(length)
+        })
+    }
+
+    /// The txgs in which something was copied: the last one, and where it is among them.
+    pub fn last_birth(&self) -> Option<(u64, IndirectBirthEntry)> {
+        let index = self.births.len().checked_sub(1)?;
+        Some((index as u64, self.births[index]))
+    }
+
+    /// The txgs in which something was copied.
+    pub fn birth_txgs(&self) -> RangeSet {
+        let births = self.births.iter();
+        births
+            .map(|entry| (entry.physical_birth.get(), 1))
+            .collect()
+    }
+
+    /// Where a range is: vdevs, offsets and lengths in bytes, in order; `None` if parts of it are
+    /// nowhere.
+    pub fn places(&self, offset: u64, length: u64) -> Option<Vec<(VdevId, u64, u64)>> {
+        let pieces = self.pieces(offset, length)?;
+        let place = |piece: &Piece| (piece.vdev, piece.offset, piece.length);
+        Some(pieces.iter().map(place).collect())
+    }
+
+    /// The same with the txgs in which the parts were copied.
+    pub fn copies(&self, offset: u64, length: u64) -> Option<Vec<CopyPlace>> {
+        let pieces = self.pieces(offset, length)?;
+        let place = |piece: &Piece| CopyPlace {
+            vdev: piece.vdev,
+            offset: piece.offset,
+            length: piece.length,
+            birth: piece.birth,
+        };
+        Some(pieces.iter().map(place).collect())
+    }
+
+    /// Whether all of a range is somewhere.
+    pub fn covers(&self, offset: u64, length: u64) -> bool {
+        self.pieces(offset, length).is_some()
+    }
+
+    /// How many entries it has, and how many txgs in which something was copied.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.entries.len() as u64, self.births.len() as u64)
     }
 
     /// Bytes of memory that it takes (what `zpool status` shows).
@@ -129,6 +212,44 @@ mod tests {
         let map = map(&[100]);
         let births = [0, 4095, 4096, 1 << 40].map(|offset| map.birth(offset).get());
         assert_eq!(births, [10, 10, 11, 11]);
+    }
+
+    #[test]
+    fn a_mapping_grows_behind_its_end() {
+        let place = |offset| Dva::new(VdevId::new(3), offset, 1024, false).expect("a place");
+        let entry = |source_offset_bytes| IndirectMappingEntry {
+            source_offset_bytes,
+            destination: place(source_offset_bytes << 10),
+        };
+        let mut map = IndirectMap::default();
+        assert_eq!((map.end_bytes(), map.last_birth()), (0, None));
+        map.extend(&[entry(0), entry(4096)], Txg::new(10))
+            .expect("in order");
+        map.extend(&[entry(5120)], Txg::new(10))
+            .expect("the same txg");
+        assert_eq!(map.end_bytes(), 6144);
+        map.extend(&[entry(8192)], Txg::new(12)).expect("in order");
+        assert!(map.extend(&[entry(9000)], Txg::new(13)).is_err());
+        assert!(
+            map.extend(&[entry(9728), entry(9728)], Txg::new(13))
+                .is_err()
+        );
+        assert_eq!(map.end_bytes(), 9216);
+        let (index, last) = map.last_birth().expect("two");
+        assert_eq!((index, last.offset_bytes), (1, 9216));
+        let births = [0, 6143, 6144, 9215].map(|offset| map.birth(offset).get());
+        assert_eq!(births, [10, 10, 12, 12]);
+        assert_eq!(
+            map.birth_txgs().iter().collect::<Vec<_>>(),
+            [(10, 1), (12, 1)]
+        );
+        let places = map.places(4608, 1024);
+        let here = |offset, length| (VdevId::new(3), offset, length);
+        assert_eq!(
+            places,
+            Some(vec![here((4096 << 10) + 512, 512), here(5120 << 10, 512)])
+        );
+        assert_eq!(map.places(512, 1024), None);
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Leaf {
         Leaf {
             guid: AtomicU64::new(guid.get()),
             former_guid: AtomicU64::new(0),
-            queue: Queue::new(world.clock.clone()),
+            queue: Queue::new(world.clock.clone(), common.scan_share.clone()),
             world,
             common,
             device: RwLock::new(None),

@@ -16,6 +16,7 @@
 //! | [`reflow`], `range_gate` | moving the sectors of these, and keeping I/O away meanwhile |
 //! | `draid`, `draid_maps` | dRAID's groups, rows and permutations |
 //! | `indirect_map` | the mapping of a removed vdev |
+//! | `evacuation`, `copies` | copying what is on a vdev that is being removed; where copies are |
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
 //! | `dirty_times` | [`DirtyTimes`]: the transaction groups whose writes a device lacks |
 //! | `io` | circumstances and failures of I/O, and the check of what was read |
@@ -43,11 +44,13 @@
 
 mod common;
 mod config;
+mod copies;
 mod deadman;
 mod dirty_times;
 mod draid;
 mod draid_maps;
 mod error;
+pub mod evacuation;
 mod expansion;
 #[cfg(test)]
 mod expansion_tests;
@@ -109,10 +112,12 @@ mod widen;
 
 pub use common::Halt;
 pub use config::Scope;
+pub use copies::{Copies, CopyPlace};
 pub use deadman::open_patiently;
 pub use dirty_times::DirtyTimes;
 pub use draid::Draid;
 pub use error::VdevError;
+pub use evacuation::Copied;
 pub use geometry::{Column, Columns, Geometry, metaslab_span};
 pub use indirect_map::IndirectMap;
 pub use io::{IoContext, ReadFailure, Verify, WriteFailure};
@@ -139,6 +144,6 @@ pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use top_spec::{AllocClass, AllocUnits, TopSpec};
 pub use topology::{Detached, Remapped, Replaced, Topology, TopologyError};
-pub use tree::VdevTree;
 pub use tree::opening::OpenOptions;
+pub use tree::{VdevTree, scan_share, set_scan_share};
 pub use trim::{TRIM_EXTENT_BYTES_MAX, TRIM_EXTENT_BYTES_MIN};

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use codec::raidz;
 use device::BoxFuture;
 use device::sim::{Fault, FaultEffect, Latency, SimOp, SimWorld};
-use format::{Guid, LABEL_START_BYTES, NvList, NvValue, Txg, VdevId};
+use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, NvList, NvValue, Txg, VdevId};
 use proptest::prelude::*;
 
 use super::*;
@@ -993,6 +993,32 @@ fn blocks_of_removed_vdevs_are_put_together_from_any_copies() {
     });
 }
 
+/// Of more pieces than all combinations can be tried of, one device may have all wrong.
+#[test]
+fn a_device_may_be_wrong_in_many_pieces_of_a_block() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tree = removed(&sim).await;
+        let first = VdevId::new(1);
+        let map = (0u64..20).map(|piece| entry(piece * 512, 0, 0x10000 + piece * 4096, 512));
+        let map = IndirectMap::new(map.collect(), births()).expect("a map");
+        tree.topology().set_indirect_map(first, map).expect("set");
+        let block = noise(20 * 512, 9);
+        for (piece, part) in block.chunks(512).enumerate() {
+            let at = LABEL_START_BYTES + 0x10000 + piece as u64 * 4096;
+            sim.disk("m1").expect("a disk").poke(at, part);
+        }
+        let context = IoContext {
+            birth: Txg::new(7),
+            scan: ScanRead::Scrub,
+            ..IoContext::default()
+        };
+        let verify = Same(block.clone());
+        let read = tree.read_block(first, 0, 20 * 512, &context, &verify).await;
+        assert_eq!(read.expect("one device is right"), block);
+    });
+}
+
 /// A copy on a removed vdev that is wrong is written anew from one that is right.
 #[test]
 fn bad_copies_on_removed_vdevs_are_repaired() {
@@ -1030,6 +1056,23 @@ fn bad_copies_on_removed_vdevs_are_repaired() {
         assert_eq!(read.expect("right"), block);
         let nowhere = tree.write_block(VdevId::new(1), 1 << 20, Bytes::from(block), &context);
         assert!(nowhere.await.is_err());
+    });
+}
+
+/// What a failed read of a block on a removed vdev waits for: any device that stopped working.
+#[test]
+fn a_device_may_bring_back_blocks_of_removed_vdevs() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tree = removed(&sim).await;
+        let mut block = BlockPointer::HOLE;
+        let dva = Dva::new(VdevId::new(1), 0, 1024, false).expect("a DVA");
+        block.set_dva(0, Some(dva));
+        block.set_birth(Txg::new(7), Txg::new(7));
+        assert!(!tree.topology().may_come_back(&block));
+        let disk = tree.find(Guid::new(11)).expect("a disk");
+        disk.close();
+        assert!(tree.topology().may_come_back(&block));
     });
 }
 

@@ -26,6 +26,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use bytes::Bytes;
 use device::{Clock, Device};
@@ -97,11 +98,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+    /// `scan_share` is the percentage of the device's time that scans have; zero: none is said.
+    pub(super) fn new(clock: Arc<dyn Clock>, scan_share: Arc<AtomicU8>) -> Self {
         Queue {
             sync_reads: Semaphore::new(SYNC_READS_MAX),
             async_reads: Semaphore::new(ASYNC_READS_MAX),
-            scans: Sweep::of_scans(),
+            scans: Sweep::of_scans().with_share(scan_share),
             ahead: Sweep::ahead(),
             sync_writes: Semaphore::new(SYNC_WRITES_MAX),
             pending: Mutex::new(Pending::default()),

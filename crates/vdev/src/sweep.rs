@@ -19,7 +19,8 @@
 //! one of a scan's reads is under way at a time, a shorter one, and then none for as long as it
 //! took (`zfs_vdev_nia_delay`, the same file: non-interactive I/O is held to its minimum while
 //! there is interactive I/O). A disk that answers others is busy with a scan half of the time at
-//! most.
+//! most. Where a scan has a share of the disks' time, it has that instead of the half, and has it
+//! also where nobody else waits.
 //!
 //! **What stays in memory is copied** out of the run: a block that is kept would keep the whole run
 //! with it. So are a scan's blocks of a run that is mostly gaps: a device that is given them keeps
@@ -29,7 +30,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::Device;
@@ -49,8 +50,14 @@ const CROWD: usize = 48;
 const RUN_BYTES_MAX: u64 = 1 << 20;
 /// The same while others have I/O here.
 const COURTEOUS_BYTES_MAX: u64 = 512 << 10;
-/// How long none is begun after one beside others' I/O, at most, in nanoseconds.
+/// What of an operation beside others' I/O counts for how long none is begun after it, at most, in
+/// nanoseconds.
 const REST_NS_MAX: u64 = 100_000_000;
+/// The longest that none is begun, however small a share is: a turn of the sync loop waits for what
+/// it has begun to read.
+const SHARE_REST_NS_MAX: u64 = 1_000_000_000;
+/// Percent of a device's time that a scan has beside others' I/O, unless something else is said.
+const SHARE_BESIDE_OTHERS: u64 = 50;
 /// Bytes between two reads that are read as well (`zfs_vdev_read_gap_limit`).
 const GAP_BYTES_MAX: u64 = 32 << 10;
 /// The same of a scan, whose run has at least half as much that is wanted as is not.
@@ -113,6 +120,8 @@ pub(super) struct Sweep {
     courtesy: Semaphore,
     /// Until when that rests, by the meter's clock; written by who has it.
     rest_until_ns: AtomicU64,
+    /// The percentage of the device's time that the scan has; zero: none is said.
+    share: Arc<AtomicU8>,
     waiting: Mutex<Waiting>,
 }
 
@@ -120,6 +129,11 @@ impl Sweep {
     /// Of scrubs and resilvers.
     pub(super) fn of_scans() -> Self {
         Self::new(IoClass::Scrub, SCANS_MAX, SCANS_MORE)
+    }
+
+    /// The same, with the share of the device's time that others say, in percent.
+    pub(super) fn with_share(self, share: Arc<AtomicU8>) -> Self {
+        Sweep { share, ..self }
     }
 
     /// Of what nobody asked for yet.
@@ -134,6 +148,7 @@ impl Sweep {
             more: Semaphore::new(more),
             courtesy: Semaphore::new(1),
             rest_until_ns: AtomicU64::new(0),
+            share: Arc::default(),
             waiting: Mutex::default(),
         }
     }
@@ -216,9 +231,20 @@ impl Sweep {
         place.expect("the places are never closed")
     }
 
-    /// While others have I/O here: waits for the one place that is left.
+    /// The percentage of the device's time that is said, if one is.
+    fn share(&self) -> Option<u64> {
+        let share = self.share.load(Ordering::Relaxed);
+        (share != 0).then(|| u64::from(share.min(100)))
+    }
+
+    fn is_held_back(&self, meter: &Meter) -> bool {
+        meter.has_foreground(COURTESY_NS) || self.share().is_some_and(|share| share < 100)
+    }
+
+    /// While others have I/O here, or a scan has a share of the time: waits for the one place that
+    /// is left.
     async fn give_way(&self, meter: &Meter) -> Option<SemaphorePermit<'_>> {
-        if self.class != IoClass::Scrub || !meter.has_foreground(COURTESY_NS) {
+        if self.class != IoClass::Scrub || !self.is_held_back(meter) {
             return None;
         }
         let permit = self.courtesy.acquire().await.ok()?;
@@ -227,13 +253,16 @@ impl Sweep {
         if rest_ns > 0 {
             meter.sleep_ns(rest_ns).await;
         }
-        meter.has_foreground(COURTESY_NS).then_some(permit)
+        self.is_held_back(meter).then_some(permit)
     }
 
-    /// After an operation beside others' I/O.
+    /// After an operation that was held back: as long as it took, or what leaves it its share, but
+    /// for a second at most.
     fn rest(&self, begun_ns: u64, ended_ns: u64) {
         let took_ns = ended_ns.saturating_sub(begun_ns).min(REST_NS_MAX);
-        let until_ns = ended_ns.saturating_add(took_ns);
+        let share = self.share().unwrap_or(SHARE_BESIDE_OTHERS);
+        let rest_ns = (took_ns * (100 - share) / share).min(SHARE_REST_NS_MAX);
+        let until_ns = ended_ns.saturating_add(rest_ns);
         self.rest_until_ns.store(until_ns, Ordering::Relaxed);
     }
 }
@@ -486,6 +515,40 @@ mod tests {
         assert!(sizes[19] >= 15, "{sizes:?}");
         // One after the other without a rest would take as long as that.
         assert!(beside_ns > reading_ns * 3 / 2, "{beside_ns} {reading_ns}");
+    }
+
+    /// A scan with a share has that of a device, whether others have I/O there or not.
+    #[tokio::test(start_paused = true)]
+    async fn a_scan_has_its_share_of_a_devices_time() {
+        let sim = SimWorld::new(2);
+        sim.add_disk("disk", 64 << 20);
+        let device = sim.world().opener.open("disk", false).await.unwrap();
+        let meter = Meter::new(sim.world().clock.clone());
+        let m = 1u64 << 20;
+        let begun_ns = meter.now_ns();
+        for at in 0..16 {
+            device.read(at * m / 2, 1 << 19).await.unwrap();
+        }
+        let reading_ns = meter.now_ns() - begun_ns;
+        for is_beside in [false, true] {
+            let mut took_ns = Vec::new();
+            for percent in [10, 25, 50, 75, 100] {
+                let sweep = Sweep::of_scans().with_share(Arc::new(AtomicU8::new(percent)));
+                let foreground = is_beside.then(|| meter.work(IoClass::SyncRead));
+                let begun_ns = meter.now_ns();
+                let reads = (0..128).map(|at| sweep.read(&meter, &device, at * m / 16, 1 << 16));
+                let swept = futures::future::join_all(reads).await;
+                assert!(swept.iter().all(Option::is_some));
+                took_ns.push(meter.now_ns() - begun_ns);
+                drop(foreground);
+                // What comes after has nothing to wait for.
+                tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+            }
+            assert!(took_ns.is_sorted_by(|a, b| a > b), "{took_ns:?}");
+            assert!(took_ns[0] > reading_ns * 8, "{took_ns:?} {reading_ns}");
+            assert!(took_ns[1] > reading_ns * 3, "{took_ns:?} {reading_ns}");
+            assert!(took_ns[1] < reading_ns * 5, "{took_ns:?} {reading_ns}");
+        }
     }
 
     #[tokio::test]

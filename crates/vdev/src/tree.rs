@@ -21,11 +21,27 @@ use super::node::Vdev;
 use super::state::{VdevAux, VdevState};
 use crate::deadman;
 use crate::error::{VdevError, bad};
+use crate::evacuation;
+use crate::indirect_map::IndirectMap;
 use crate::io::{IoContext, LeafError, ReadFailure, Verify, WriteFailure};
 use crate::patience::Patience;
 use crate::repairs::{RepairEpoch, RepairsHeld};
 use crate::report::ErrorSink;
 use crate::topology::{Topology, TopologyError, link_spares};
+
+/// What a removed vdev keeps of its configuration (`vdev_top_transfer`, module/zfs/vdev.c).
+const INDIRECT_PAIRS: [&str; 10] = [
+    "metaslab_shift",
+    "ashift",
+    "asize",
+    "is_log",
+    "alloc_bias",
+    "com.delphix:indirect_object",
+    "com.delphix:indirect_births",
+    "com.delphix:prev_indirect_vdev",
+    "create_txg",
+    "com.delphix:vdev_zap_top",
+];
 
 /// The vdevs of a pool.
 pub struct VdevTree {
@@ -36,6 +52,19 @@ pub struct VdevTree {
     pub(super) topology: Topology,
     pub(super) opening: Opening,
     pub(super) common: Arc<Common>,
+}
+
+/// Which part of each device's time what is read as part of a scan has, in percent: also where
+/// nobody else has I/O there. Unless one is said, it is half where somebody has, else all.
+pub fn set_scan_share(tree: &VdevTree, percent: Option<u8>) {
+    let percent = percent.map_or(0, |percent| percent.clamp(1, 100));
+    tree.common.scan_share.store(percent, Ordering::Relaxed);
+}
+
+/// What was said by [`set_scan_share`].
+pub fn scan_share(tree: &VdevTree) -> Option<u8> {
+    let percent = tree.common.scan_share.load(Ordering::Relaxed);
+    (percent != 0).then_some(percent)
 }
 
 impl VdevTree {
@@ -248,6 +277,46 @@ impl VdevTree {
         replaced.ok_or(VdevError::NoSuchVdev { vdev: id })
     }
 
+    /// Replaces a top-level vdev whose blocks are all on others by one that tells where they are
+    /// (`vdev_remove_replace_with_indirect`, module/zfs/vdev_removal.c), with the guid `guid`. In
+    /// syncing context, in a txg that writes the configuration. Returns the vdev, with its devices
+    /// still open: whoever reads from it goes on.
+    ///
+    /// # Errors
+    /// [`VdevError::NoSuchVdev`].
+    pub fn replace_with_indirect(
+        &self,
+        id: VdevId,
+        guid: Guid,
+        map: IndirectMap,
+    ) -> Result<Arc<Vdev>, VdevError> {
+        let missing = || VdevError::NoSuchVdev { vdev: id };
+        let before = self.top(id).ok_or_else(missing)?.to_config(Scope::Mos);
+        let mut config = NvList::new();
+        config
+            .set("type", "indirect")
+            .set("id", u64::from(id.get()))
+            .set("guid", guid.get())
+            .set("whole_disk", 0u64)
+            .set("metaslab_array", 0u64);
+        for name in INDIRECT_PAIRS {
+            if let Some(value) = before.get(name) {
+                config.set(name, value.clone());
+            }
+        }
+        let mut builder = Builder {
+            world: &self.world,
+            common: &self.common,
+            count: 0,
+        };
+        let indirect = builder.vdev(&config, id.get() as usize, 1)?;
+        // Before anybody can see it: nothing can be read from one without a map.
+        if let VdevKind::Indirect(own) = indirect.kind() {
+            let _ = own.map.set(map);
+        }
+        self.topology.put(&indirect).ok_or_else(missing)
+    }
+
     /// Takes a device out of use: offline, or as one that failed. The configuration tells so unless
     /// it is `temporary`. Log devices are expendable: give their logs back before.
     ///
@@ -383,7 +452,11 @@ impl VdevTree {
             return Err(WriteFailure::new(cause.to_owned()));
         };
         let (tree, context) = (self.clone(), *context);
-        let written = async move { tree.write_block(id, offset, data, &context).await };
+        let written = async move {
+            tree.write_block(id, offset, data.clone(), &context).await?;
+            evacuation::heal_copies(&tree, (id, offset), data, &context).await;
+            Ok::<_, WriteFailure>(())
+        };
         let ended = || Err(WriteFailure::new("the process ends".to_owned()));
         turn.run(&self.world, written).await.unwrap_or_else(ended)
     }

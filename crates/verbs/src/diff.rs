@@ -47,6 +47,7 @@ pub fn zfs_diff<'a>(
         let failed = |error| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();
         let names = [name.clone()];
+        dsl.holds().check_possible(&name).map_err(failed)?;
         dsl.snapshots().take(&names, &[]).await.map_err(failed)?;
         let held = dsl.holds().hold_for_now(&name, TAG).await;
         // Deferred: it goes with the hold.

@@ -283,7 +283,8 @@ async fn import_found(
             Failure::new(failure.kind, format!("{doing}: {}", failure.message))
         })?;
     }
-    if call.temporary_name {
+    // What is imported to be rescued is not to keep the next start waiting for what is missing.
+    if call.temporary_name || call.missing_data {
         not_at_the_next_start(&mut properties);
     }
     let read_only = properties
@@ -304,6 +305,7 @@ async fn import_found(
     if call.missing_log {
         spec.missing_logs = MissingLogs::Accepted;
     }
+    spec.missing_data = call.missing_data;
     spec.rewind = match (call.txg, call.checkpoint, call.rewind, call.extreme) {
         (Some(txg), ..) => Rewind::To(Txg::new(txg)),
         (None, true, ..) => Rewind::Checkpoint,
@@ -328,6 +330,7 @@ async fn import_found(
     if pool.is_read_only() && !call.dry_run {
         let waiting = pool.dsl().logs().awaiting_replay().await;
         imported.awaiting_replay = waiting.unwrap_or_default();
+        imported.missing_data = pool::missing_data(&pool);
     }
     if call.dry_run {
         pool.export(false)

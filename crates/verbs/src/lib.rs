@@ -24,6 +24,7 @@ pub mod order;
 pub mod owners;
 pub mod permissions;
 pub mod planning;
+pub mod program;
 pub mod properties;
 pub mod receive;
 pub mod redact;

@@ -31,6 +31,26 @@ const ON_MOUNTS: [&str; 6] = [
 /// Properties that a mount may have otherwise without the kernel.
 const OURS_ON_MOUNTS: [&str; 2] = ["atime", "relatime"];
 
+/// Others that mean something for mounts, shares and what is shown of volumes.
+const ON_OTHERS: [&str; 7] = [
+    ISCSI_PROPERTY,
+    NFS_PROPERTY,
+    SMB_PROPERTY,
+    "mountpoint",
+    "canmount",
+    "snapdev",
+    "volmode",
+];
+
+/// Whether a change of a property comes to more than what is stored of it: what
+/// [`change_properties`] does besides.
+pub(crate) fn has_effects(property: &str) -> bool {
+    let property = full_name(property);
+    ON_MOUNTS.contains(&property)
+        || OURS_ON_MOUNTS.contains(&property)
+        || ON_OTHERS.contains(&property)
+}
+
 /// What is to be reserved as the size of a volume changes.
 #[derive(Debug, Default)]
 struct VolumeChange {

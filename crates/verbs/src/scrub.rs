@@ -1,10 +1,14 @@
 //! `zpool scrub`, `zpool checkpoint`, and what can be done about jobs.
 
+use std::collections::BTreeMap;
+
 use api::{
-    Empty, EventKind, Failure, Job, JobCancel, JobGet, JobKind, JobList, JobListReply, JobResult,
-    ScrubAction, ZpoolCheckpoint, ZpoolScrub,
+    Empty, EventKind, Failure, FailureKind, Job, JobCancel, JobGet, JobKind, JobList, JobListReply,
+    JobResult, ScanCostReport, ScrubAction, ZpoolCheckpoint, ZpoolScanCost, ZpoolScanCostReply,
+    ZpoolScrub,
 };
 use device::BoxFuture;
+use format::ObjectId;
 use pool::ScrubCommand;
 
 use service::error::from_pool;
@@ -23,11 +27,55 @@ pub fn zpool_scrub<'a>(
         } else {
             pools.named(&call.names)?
         };
+        let command = command(call)?;
         for open in &named {
-            scrub(open, call.action).await?;
+            scrub(open, call.action, command).await?;
             crate::zpool::log_command(&open.pool, &call.command).await;
         }
         Ok(Empty {})
+    })
+}
+
+/// Tells what the last scrub or resilver read of each dataset.
+pub async fn zpool_scan_cost(
+    pools: &Pools,
+    call: &ZpoolScanCost,
+) -> Result<ZpoolScanCostReply, Failure> {
+    let open = pools.get(&call.name)?;
+    if open.pool.suspended().is_some() {
+        let message = format!("pool '{}' has stopped; 'zpool status' tells", call.name);
+        return Err(Failure::new(FailureKind::Io, message));
+    }
+    let costs = open.pool.scans().scan_costs().unwrap_or_default();
+    let mut datasets: BTreeMap<Option<String>, ScanCostReport> = BTreeMap::new();
+    for (objset, cost) in costs.by_objset {
+        let object = ObjectId::new(objset.get());
+        let name = match object.is_zero() {
+            true => None,
+            // One that was destroyed meanwhile has none.
+            false => open.pool.dsl().directories().name_of(object).await.ok(),
+        };
+        // Snapshots count for what they are of.
+        let name = name.map(|name| match name.split_once('@') {
+            Some((dataset, _)) => dataset.to_owned(),
+            None => name,
+        });
+        // Those that no one sees.
+        let name = name.filter(|name| !name.contains('$'));
+        let entry = datasets.entry(name.clone()).or_default();
+        entry.dataset = name;
+        entry.blocks += cost.blocks;
+        entry.bytes = entry.bytes.saturating_add(cost.bytes);
+    }
+    let mut datasets: Vec<ScanCostReport> = datasets.into_values().collect();
+    datasets.sort_by(|a, b| {
+        b.bytes
+            .cmp(&a.bytes)
+            .then_with(|| a.dataset.cmp(&b.dataset))
+    });
+    Ok(ZpoolScanCostReply {
+        is_continued: costs.is_continued,
+        datasets,
     })
 }
 
@@ -88,19 +136,47 @@ pub fn job_cancel<'a>(
         serving.jobs.cancel(call.id)?;
         let job = serving.jobs.get(call.id)?;
         if let (JobKind::Scrub, Some(pool)) = (job.kind, &job.pool) {
-            scrub(&*serving.pools.get(pool)?, ScrubAction::Stop).await?;
+            let open = serving.pools.get(pool)?;
+            scrub(&open, ScrubAction::Stop, ScrubCommand::Stop).await?;
         }
         Ok(Empty {})
     })
 }
 
-async fn scrub(open: &OpenPool, action: ScrubAction) -> Result<(), Failure> {
-    let (command, doing) = match action {
-        ScrubAction::Start => (ScrubCommand::Start, "cannot scrub"),
-        ScrubAction::Continue => (ScrubCommand::Continue, "cannot scrub"),
-        ScrubAction::Errors => (ScrubCommand::Errors, "cannot scrub"),
-        ScrubAction::Pause => (ScrubCommand::Pause, "cannot pause scrubbing"),
-        ScrubAction::Stop => (ScrubCommand::Stop, "cannot cancel scrubbing"),
+/// What the pool is to do.
+fn command(call: &ZpoolScrub) -> Result<ScrubCommand, Failure> {
+    let (from_s, until_s) = (call.from_s, call.until_s);
+    let invalid = |message: &str| Failure::new(FailureKind::Invalid, message);
+    if from_s.is_some() || until_s.is_some() {
+        if call.action != ScrubAction::Start {
+            return Err(invalid(
+                "cannot scrub: dates are only for a scrub that is started",
+            ));
+        }
+        if from_s
+            .zip(until_s)
+            .is_some_and(|(from, until)| from > until)
+        {
+            return Err(invalid(
+                "cannot scrub: the end date has to be later than the start date",
+            ));
+        }
+        return Ok(ScrubCommand::Between { from_s, until_s });
+    }
+    Ok(match call.action {
+        ScrubAction::Start => ScrubCommand::Start,
+        ScrubAction::Continue => ScrubCommand::Continue,
+        ScrubAction::Errors => ScrubCommand::Errors,
+        ScrubAction::Pause => ScrubCommand::Pause,
+        ScrubAction::Stop => ScrubCommand::Stop,
+    })
+}
+
+async fn scrub(open: &OpenPool, action: ScrubAction, command: ScrubCommand) -> Result<(), Failure> {
+    let doing = match action {
+        ScrubAction::Start | ScrubAction::Continue | ScrubAction::Errors => "cannot scrub",
+        ScrubAction::Pause => "cannot pause scrubbing",
+        ScrubAction::Stop => "cannot cancel scrubbing",
     };
     let doing = format!("{doing} '{}'", open.pool.name());
     let changes_before = open.background.scan_changes();

@@ -1,9 +1,9 @@
 //! Changes to what pools are made of: `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
 use api::{
-    DeviceUse, Empty, EventKind, Failure, FailureKind, PoolUpgrade, Refusal, SupportedFeature,
-    ZpoolAdd, ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade,
-    ZpoolUpgradeReply,
+    DeviceUse, Empty, EventKind, Failure, FailureKind, PoolUpgrade, Refusal, RemoveAction,
+    SupportedFeature, ZpoolAdd, ZpoolAddReply, ZpoolLabelClear, ZpoolReguid, ZpoolRemove,
+    ZpoolRemoveReply, ZpoolUpgrade, ZpoolUpgradeReply,
 };
 use device::{BoxFuture, World};
 use format::{Guid, Uberblock};
@@ -15,6 +15,7 @@ use crate::unused::not_used;
 use crate::zpool::{described, is_of_pool, layouts, vdev_failure};
 use service::compatibility::Compatibility;
 use service::error::from_pool;
+use service::pools::OpenPool;
 use service::reports;
 use serving::Serving;
 
@@ -70,11 +71,25 @@ pub fn zpool_add<'a>(
 pub fn zpool_remove<'a>(
     serving: &'a Serving,
     call: ZpoolRemove,
-) -> BoxFuture<'a, Result<Empty, Failure>> {
+) -> BoxFuture<'a, Result<ZpoolRemoveReply, Failure>> {
     Box::pin(async move {
         let open = serving.pools.get(&call.name)?;
+        let mut reply = ZpoolRemoveReply::default();
+        if call.action == RemoveAction::Estimate {
+            for device in &call.devices {
+                let bytes = pool::removal_memory(&open.pool, device);
+                let bytes = bytes.map_err(|error| from_pool("cannot remove", &error))?;
+                reply.mapping_bytes.push(bytes);
+            }
+            return Ok(reply);
+        }
         let _admin = open.admin.lock().await;
         let mut first = None;
+        if call.action == RemoveAction::Stop
+            && let Err(error) = pool::stop_removal(&open.pool).await
+        {
+            first = Some(from_pool("cannot cancel removal", &error));
+        }
         for device in &call.devices {
             if let Err(error) = open.pool.remove(device).await {
                 let doing = format!("cannot remove {device}");
@@ -83,11 +98,13 @@ pub fn zpool_remove<'a>(
         }
         serving.pools.save_cached();
         serving.events.tell_of(&open.pool, EventKind::PoolChanged);
+        // There is a job before anybody waits for it.
+        open.background.poke(&open.pool);
         if let Some(failure) = first {
             return Err(failure);
         }
         crate::zpool::log_command(&open.pool, &call.command).await;
-        Ok(Empty {})
+        Ok(reply)
     })
 }
 
@@ -181,6 +198,33 @@ pub fn zpool_labelclear<'a>(
     })
 }
 
+/// Raises the version of a pool to one of before features, if it is lower.
+async fn raise_version(
+    serving: &Serving,
+    call: &ZpoolUpgrade,
+    open: &OpenPool,
+    (before, version): (u64, u64),
+    may_change: bool,
+) -> Result<(), Failure> {
+    let cannot = format!("cannot upgrade '{}'", open.pool.name());
+    if !(1..=Uberblock::VERSION_BEFORE_FEATURES).contains(&version) {
+        let what = format!("{cannot}: there is no version {version} of before features");
+        return Err(Failure::new(FailureKind::Invalid, what));
+    }
+    if before >= version {
+        return Ok(());
+    }
+    if !may_change {
+        return Err(Failure::denied(&cannot));
+    }
+    let _admin = open.admin.lock().await;
+    let raised = open.pool.properties().raise_version(version).await;
+    raised.map_err(|error| from_pool(&cannot, &error))?;
+    crate::zpool::log_command(&open.pool, &call.command).await;
+    serving.events.tell_of(&open.pool, EventKind::PoolChanged);
+    Ok(())
+}
+
 /// `zpool upgrade`; who may not change anything is told so where something is left to be done.
 pub fn zpool_upgrade<'a>(
     serving: &'a Serving,
@@ -208,6 +252,9 @@ pub fn zpool_upgrade<'a>(
                 |property: &str| open.pool.properties().get(property).map(|prop| prop.value);
             let before = open.pool.status().version;
             let features = if call.dry_run {
+                open.pool.properties().disabled_features()
+            } else if let Some(version) = call.version {
+                raise_version(serving, call, &open, (before, version), may_change).await?;
                 open.pool.properties().disabled_features()
             } else {
                 let _admin = open.admin.lock().await;

@@ -7,6 +7,7 @@
 //!
 //! Lock: `waits` is short, and taken alone.
 
+mod hours;
 mod run;
 
 use std::collections::BTreeMap;
@@ -14,17 +15,19 @@ use std::sync::Arc;
 
 use api::{
     Alert, AlertFact, AlertRule, AlertSeverity, Empty, Failure, FailureKind, Job, JobKind,
-    JobState, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove, ScheduleReport,
-    ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet, ScheduleSetReply, ScheduleTask,
-    ScheduleWhat, ScheduleWhen,
+    JobState, ScheduleHours, ScheduleListReply, ScheduleObstacle, SchedulePause, ScheduleRemove,
+    ScheduleReport, ScheduleResult, ScheduleRun, ScheduleRunReply, ScheduleSet, ScheduleSetReply,
+    ScheduleTask, ScheduleWhat, ScheduleWhen,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::Automation;
 use crate::timetable::{Begun, Course, Entry, Kept, Recurs, Table, now_s, rule};
 use host::State;
 use host::table_file::FileProblem;
+use hours::OwnScrub;
 use run::Obstacle;
 
 /// A schedule, as it is kept.
@@ -32,6 +35,9 @@ use run::Obstacle;
 pub(crate) struct Schedule {
     what: ScheduleWhat,
     last: Option<ScheduleResult>,
+    /// The scrub that it began, while that is not over.
+    #[serde(default)]
+    scrub: Option<OwnScrub>,
 }
 
 impl Recurs for Schedule {
@@ -50,6 +56,8 @@ pub(crate) struct Schedules {
     table: Table<Schedule>,
     /// What those wait for whose time has come, by their names.
     waits: Mutex<BTreeMap<String, ScheduleObstacle>>,
+    /// Somebody changed what scrubs go by.
+    looked: Notify,
 }
 
 impl Schedules {
@@ -58,6 +66,7 @@ impl Schedules {
         Self {
             table: Table::load(state),
             waits: Mutex::default(),
+            looked: Notify::new(),
         }
     }
 
@@ -68,7 +77,7 @@ impl Schedules {
 
     /// Stops all runs; they go on with the next start.
     pub(crate) async fn stop(&self, jobs: &service::jobs::Jobs) {
-        self.table.stop(jobs).await;
+        tokio::join!(self.table.stop(jobs), async { self.looked.notify_one() });
     }
 
     fn what(&self, name: &str) -> Result<ScheduleWhat, Failure> {
@@ -103,6 +112,9 @@ pub(crate) fn words(obstacle: ScheduleObstacle, pool: &str) -> String {
         }
         ScheduleObstacle::Resilvering => format!("pool '{pool}' is being resilvered"),
         ScheduleObstacle::Scrubbing => format!("pool '{pool}' is being scrubbed already"),
+        ScheduleObstacle::OutsideHours => format!(
+            "it is outside the hours of this schedule; 'zpool scrub {pool}' begins one all the same"
+        ),
         ScheduleObstacle::ScrubPaused => {
             format!("a scrub of pool '{pool}' is paused; 'zpool scrub {pool}' goes on with it")
         }
@@ -123,7 +135,10 @@ pub(crate) async fn follow(automation: Arc<Automation>) {
             tracing::debug!("{failure}");
         }
     };
-    automation.schedules.table.follow(begin).await;
+    tokio::join!(
+        automation.schedules.table.follow(begin),
+        hours::follow(&automation),
+    );
 }
 
 /// What a schedule has to wait for, whose time has come.
@@ -226,6 +241,27 @@ fn check_when(when: ScheduleWhen) -> Result<(), &'static str> {
     }
 }
 
+/// Why these hours, or this share, make no sense.
+fn check_hours(hours: Option<ScheduleHours>, share: Option<u8>) -> Result<(), &'static str> {
+    if let Some(ScheduleHours { from, until }) = hours {
+        if [from, until]
+            .iter()
+            .any(|at| at.hour >= 24 || at.minute >= 60)
+        {
+            return Err("there are hours from 0 to 23, and minutes from 0 to 59");
+        }
+        if from == until {
+            return Err("hours end at another time than they begin");
+        }
+    }
+    match share {
+        Some(share) if !(1..=100).contains(&share) => {
+            Err("a share of the disks' time is from 1 to 100 percent")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// `millpond schedule set`.
 pub async fn set(automation: &Automation, call: ScheduleSet) -> Result<ScheduleSetReply, Failure> {
     let target = call.target;
@@ -253,6 +289,10 @@ pub async fn set(automation: &Automation, call: ScheduleSet) -> Result<ScheduleS
             .map_err(|error| service::error::from_dataset(&doing, &error))?;
     }
     check_when(call.when).map_err(invalid)?;
+    if call.task != ScheduleTask::Scrub && (call.hours.is_some() || call.share.is_some()) {
+        return Err(invalid("hours and a share are for scrubs alone"));
+    }
+    check_hours(call.hours, call.share).map_err(invalid)?;
     match call.task {
         ScheduleTask::Scrub
         | ScheduleTask::Trim
@@ -279,17 +319,41 @@ pub async fn set(automation: &Automation, call: ScheduleSet) -> Result<ScheduleS
             found.map_err(|error| service::error::from_dataset(&doing, &error))?;
         }
     }
-    let now_s = now_s();
     let what = ScheduleWhat {
         task: call.task,
         target,
         recursive: call.recursive,
         when: call.when,
         keep: call.keep,
+        hours: call.hours,
+        share: call.share,
     };
+    hours::check_can_go(automation, &name, Some(&what))?;
+    let (next_s, left) = put(automation, &name, what, &doing)?;
+    automation.schedules.set_waits(&name, None);
+    if let Some((target, scrub)) = left {
+        hours::let_go(automation, &target, scrub).await;
+    }
+    automation.schedules.looked.notify_one();
+    Ok(ScheduleSetReply { name, next_s })
+}
+
+/// A pool, and the scrub that a schedule began there.
+type Left = Option<(String, Option<OwnScrub>)>;
+
+/// Puts a schedule there, new or in the place of the one of that name; when it runs next, and what
+/// is left of a scrub of another pool that it began.
+fn put(
+    automation: &Automation,
+    name: &str,
+    what: ScheduleWhat,
+    doing: &str,
+) -> Result<(Option<u64>, Left), Failure> {
+    let now_s = now_s();
     let table = &automation.schedules.table;
     let mut entries = table.lock();
-    let (course, last) = match entries.get(&name) {
+    let mut left = None;
+    let (course, last, scrub) = match entries.get(name) {
         Some(entry) => {
             entry.check_stays()?;
             let before = &entry.kept;
@@ -299,17 +363,21 @@ pub async fn set(automation: &Automation, call: ScheduleSet) -> Result<ScheduleS
                 failures: 0,
                 ..before.course.clone()
             };
-            (course, before.own.last.clone())
+            let own = &before.own;
+            let goes_on = own.what.task == what.task && own.what.target == what.target;
+            if !goes_on {
+                left = Some((own.what.target.clone(), own.scrub));
+            }
+            let scrub = own.scrub.filter(|_| goes_on);
+            (course, own.last.clone(), scrub)
         }
-        None => (Course::new(&name, now_s), None),
+        None => (Course::new(name, now_s), None, None),
     };
-    let own = Schedule { what, last };
+    let own = Schedule { what, last, scrub };
     let kept = Kept { course, own };
     let next_s = kept.next_s(now_s);
-    table.put(&mut entries, kept, &doing)?;
-    drop(entries);
-    automation.schedules.set_waits(&name, None);
-    Ok(ScheduleSetReply { name, next_s })
+    table.put(&mut entries, kept, doing)?;
+    Ok((next_s, left))
 }
 
 /// `millpond schedule run`.
@@ -331,12 +399,21 @@ pub fn run_now(
 
 /// `millpond schedule remove`.
 pub async fn remove(automation: &Automation, call: &ScheduleRemove) -> Result<Empty, Failure> {
+    hours::check_can_go(automation, &call.name, None)?;
+    let mut left = None;
     let removed = automation
         .schedules
         .table
-        .remove(&automation.serving.jobs, &call.name, |_| Ok(()));
+        .remove(&automation.serving.jobs, &call.name, |kept| {
+            left = Some((kept.own.what.target.clone(), kept.own.scrub));
+            Ok(())
+        });
     removed.await?;
     automation.schedules.set_waits(&call.name, None);
+    if let Some((target, scrub)) = left {
+        hours::let_go(automation, &target, scrub).await;
+    }
+    automation.schedules.looked.notify_one();
     Ok(Empty {})
 }
 
@@ -573,13 +650,48 @@ mod tests {
                         recursive: true,
                         when,
                         keep: Some(api::Keep::default()),
+                        hours: Some(ScheduleHours {
+                            from: api::TimeOfDay {
+                                hour: 22,
+                                minute: 30,
+                            },
+                            until: api::TimeOfDay { hour: 6, minute: 0 },
+                        }),
+                        share: Some(25),
                     },
                     last: Some(result.clone()),
+                    scrub: Some(OwnScrub {
+                        begin_s: 5,
+                        rests: true,
+                    }),
                 },
             };
             let text = serde_json::to_string(&kept).unwrap();
             let again: Kept<Schedule> = serde_json::from_str(&text).unwrap();
             assert_eq!(again, kept);
+            // What was kept before there were hours is read as well.
+            let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
+            for field in ["scrub", "hours", "share"] {
+                older.as_object_mut().unwrap().remove(field);
+                older["what"].as_object_mut().unwrap().remove(field);
+            }
+            let again: Kept<Schedule> = serde_json::from_value(older).unwrap();
+            assert_eq!((again.own.scrub, again.own.what.hours), (None, None));
         }
+    }
+
+    #[test]
+    fn hours_and_shares_that_make_no_sense_are_refused() {
+        let at = |hour, minute| api::TimeOfDay { hour, minute };
+        let hours = |from, until| Some(ScheduleHours { from, until });
+        let is_right = |hours, share| check_hours(hours, share).is_ok();
+        assert!(is_right(None, None));
+        assert!(is_right(hours(at(22, 0), at(6, 0)), Some(1)));
+        assert!(is_right(hours(at(0, 0), at(23, 59)), Some(100)));
+        assert!(!is_right(hours(at(6, 0), at(6, 0)), None));
+        assert!(!is_right(hours(at(24, 0), at(6, 0)), None));
+        assert!(!is_right(hours(at(22, 0), at(6, 60)), None));
+        assert!(!is_right(None, Some(0)));
+        assert!(!is_right(None, Some(101)));
     }
 }

@@ -38,7 +38,7 @@ use api::{
 };
 use dataset::{DatasetError, PropertyChange, PropertySource, PropertyValue};
 
-use super::pool_of;
+use super::{hours, pool_of};
 use crate::Automation;
 use crate::SelfTests;
 use crate::replicate::names::guid_of_bookmark;
@@ -77,7 +77,7 @@ pub(super) enum Obstacle {
 
 /// What is in the way of a run now.
 pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<Obstacle> {
-    use ScheduleObstacle::{NotImported, Resilvering, Suspended, Testing};
+    use ScheduleObstacle::{NotImported, OutsideHours, Resilvering, Suspended, Testing};
     let is_test = match what.task {
         ScheduleTask::SmartShort | ScheduleTask::SmartLong => true,
         ScheduleTask::Scrub | ScheduleTask::Trim | ScheduleTask::Snapshot => false,
@@ -93,6 +93,9 @@ pub(super) fn obstacle(automation: &Automation, what: &ScheduleWhat) -> Option<O
     };
     if open.pool.suspended().is_some() {
         return Some(Obstacle::Waits(Suspended));
+    }
+    if what.task == ScheduleTask::Scrub && !hours::are_open(what.hours) {
+        return Some(Obstacle::Waits(OutsideHours));
     }
     if is_test {
         let is_resilvering = open.pool.scans().is_rebuilding()
@@ -297,10 +300,12 @@ impl Run {
             all: false,
             action: ScrubAction::Start,
             command: self.command(),
+            ..ZpoolScrub::default()
         };
-        verbs::scrub::zpool_scrub(&self.automation.serving.pools, &call)
-            .await
-            .map(drop)
+        let automation = &self.automation;
+        verbs::scrub::zpool_scrub(&automation.serving.pools, &call).await?;
+        hours::begun(automation, &self.name, &self.what.target);
+        Ok(())
     }
 
     async fn trim(&mut self) -> Result<(), Failure> {

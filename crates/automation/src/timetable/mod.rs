@@ -338,6 +338,11 @@ impl<K: Recurs> Table<K> {
         }
     }
 
+    /// Whether the server leaves.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
     /// Those that are due, and when to look again.
     pub(crate) fn due(&self, now_s: u64) -> (Vec<String>, u64) {
         let mut entries = self.lock();

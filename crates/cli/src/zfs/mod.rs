@@ -4,6 +4,7 @@ mod allow;
 mod diff;
 pub mod keys;
 mod list;
+mod program;
 mod project;
 mod receive;
 mod rewrite;
@@ -93,8 +94,8 @@ enum Command {
     Upgrade(upgrade::Upgrade),
     /// Wait until a filesystem has freed what was removed from it
     Wait(upgrade::Wait),
-    /// Not supported: there are no scripts here
-    Program(upgrade::Program),
+    /// Run a channel program: a script, within one transaction group
+    Program(program::Program),
     /// Rename a dataset or snapshot
     Rename(Rename),
     /// Tell what users use of a filesystem
@@ -326,7 +327,7 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Diff(diff) => diff.run(client),
         Command::Upgrade(upgrade) => upgrade.run(client, typed),
         Command::Wait(wait) => wait.run(client),
-        Command::Program(program) => program.run(),
+        Command::Program(program) => program.run(client, typed),
         Command::Version(version) => version.run("zfs"),
         Command::LoadKey(load) => load.run(client),
         Command::UnloadKey(unload) => unload.run(client),

@@ -256,24 +256,3 @@ impl Wait {
         Ok(())
     }
 }
-
-/// `zfs program`, which runs scripts in the kernel: there are none here.
-#[derive(Debug, Args)]
-pub struct Program {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
-impl Program {
-    /// Says so.
-    pub fn run(self) -> anyhow::Result<()> {
-        let what = match self.words.iter().find(|word| !word.starts_with('-')) {
-            Some(pool) => format!("cannot run a channel program on '{pool}'"),
-            None => "cannot run a channel program".to_owned(),
-        };
-        anyhow::bail!(
-            "{what}: there are no Lua scripts here; use the commands ('zfs snapshot' and 'zfs \
-             destroy' take many names and do all of them or none)"
-        )
-    }
-}

@@ -2,14 +2,15 @@
 
 use anyhow::Context;
 use api::{
-    Guid, PoolUpgrade, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove, ZpoolUpgrade,
-    ZpoolUpgradeReply,
+    Guid, JobKind, PoolUpgrade, RemoveAction, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove,
+    ZpoolUpgrade, ZpoolUpgradeReply,
 };
 use clap::Args;
 
 use super::create::parse_vdevs;
 use super::vdevs::{Naming, planned_layout};
 use crate::client::Client;
+use crate::numbers;
 use crate::refusals;
 use crate::settings::assignments;
 
@@ -94,26 +95,61 @@ pub(super) fn ashift(properties: &[String]) -> anyhow::Result<Option<u8>> {
     Ok(ashift)
 }
 
-/// Take log vdevs, spares and cache devices out of a pool.
+/// Take top-level vdevs, spares and cache devices out of a pool.
 #[derive(Debug, Args)]
 pub struct Remove {
-    /// Wait until it is done (always so)
+    /// Only tell how much memory the mappings of removed vdevs would take
+    #[arg(short = 'n')]
+    estimate: bool,
+    /// With -n: exact numbers
+    #[arg(short = 'p')]
+    parsable: bool,
+    /// Stop the removal that is under way
+    #[arg(short = 's', conflicts_with = "wait")]
+    stop: bool,
+    /// Wait until it is done
     #[arg(short = 'w')]
-    _wait: bool,
+    wait: bool,
     pool: String,
-    #[arg(required = true)]
     devices: Vec<String>,
 }
 
 impl Remove {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        client.call(&ZpoolRemove {
-            name: self.pool,
-            devices: self.devices,
+        let action = match (self.stop, self.estimate) {
+            (true, true) => {
+                eprintln!("stop request ignored");
+                return Ok(());
+            }
+            (true, false) => RemoveAction::Stop,
+            (false, true) => RemoveAction::Estimate,
+            (false, false) => RemoveAction::Remove,
+        };
+        match (self.stop, self.devices.is_empty()) {
+            (true, false) => bail_usage!("too many arguments"),
+            (false, true) => bail_usage!("missing device"),
+            _ => {}
+        }
+        let reply = client.call(&ZpoolRemove {
+            name: self.pool.clone(),
+            devices: self.devices.clone(),
+            action,
             command: typed,
         })?;
-        Ok(())
+        for (device, bytes) in self.devices.iter().zip(reply.mapping_bytes) {
+            match self.parsable {
+                true => println!("{device} {bytes}"),
+                false => println!(
+                    "Memory that will be used after removing {device}: {}",
+                    numbers::nice_count(bytes)
+                ),
+            }
+        }
+        match self.wait && action == RemoveAction::Remove {
+            true => client.wait_for_jobs(&self.pool, &[JobKind::Remove], &[]),
+            false => Ok(()),
+        }
     }
 }
 
@@ -235,8 +271,8 @@ const VERSIONS: [&str; VERSION_LEGACY_MAX as usize] = [
 
 fn legacy_versions() -> String {
     let mut out = String::from(
-        "\nThe following legacy versions are also supported: 28 is read and written,\n\
-         others are read.\n\n\
+        "\nThe following legacy versions are also supported: 11 to 28 are read and\n\
+         written, others are read.\n\n\
          VER  DESCRIPTION\n\
          ---  --------------------------------------------------------\n",
     );
@@ -269,11 +305,11 @@ impl Upgrade {
             upgrades || self.version.is_none(),
             "missing pool: say which, or -a for all"
         );
-        // Pools without features that can be written are of the last such version.
         let legacy = self.version.filter(|version| *version != VERSION_FEATURES);
         let reply = client.call(&ZpoolUpgrade {
             names: self.pools.clone(),
-            dry_run: !upgrades || legacy.is_some(),
+            dry_run: !upgrades,
+            version: legacy,
             command: typed,
         })?;
         println!("This system supports ZFS pool feature flags.\n");
@@ -291,7 +327,7 @@ impl Upgrade {
             }
             print!("{}", legacy_versions());
         } else if let Some(version) = legacy {
-            print!("{}", kept(&reply.pools, version)?);
+            print!("{}", raised(&reply.pools, version));
         } else if upgrades {
             print!("{}", upgraded(&reply.pools, self.all));
         } else {
@@ -301,16 +337,19 @@ impl Upgrade {
     }
 }
 
-/// What is said of pools that are to be of a version without features: they are, or have a later
-/// one.
-fn kept(pools: &[PoolUpgrade], wanted: u64) -> anyhow::Result<String> {
+/// What is said of pools that were to be of a version without features: they are now, were before,
+/// or have a later one.
+fn raised(pools: &[PoolUpgrade], wanted: u64) -> String {
     let mut out = String::new();
-    for PoolUpgrade { name, version, .. } in pools {
-        anyhow::ensure!(
-            *version >= wanted,
-            "cannot upgrade '{name}': pools of version {version} are only read by this release"
-        );
-        let which = match *version == wanted {
+    for pool in pools {
+        let (name, version) = (&pool.name, pool.version);
+        if let Some(before) = pool.upgraded_from {
+            out.push_str(&format!(
+                "Successfully upgraded '{name}' from version {before} to version {version}.\n\n"
+            ));
+            continue;
+        }
+        let which = match version == wanted {
             true => "version",
             false => "more current version",
         };
@@ -318,7 +357,7 @@ fn kept(pools: &[PoolUpgrade], wanted: u64) -> anyhow::Result<String> {
             "Pool '{name}' is already formatted using {which} {version}.\n\n"
         ));
     }
-    Ok(out)
+    out
 }
 
 fn upgraded(pools: &[PoolUpgrade], all: bool) -> String {
@@ -380,7 +419,7 @@ fn listed(reply: &ZpoolUpgradeReply) -> String {
             "The following pools are formatted with legacy version numbers and can\n\
              be upgraded to use feature flags.  After being upgraded, these pools\n\
              will no longer be accessible by software that does not support feature\n\
-             flags.  Versions before 28 are only read by this release.\n\
+             flags.  Versions before 11 are only read by this release.\n\
              \n\
              VER  POOL\n\
              ---  ------------\n",
@@ -438,21 +477,25 @@ mod tests {
     }
 
     #[test]
-    fn a_version_without_features_changes_nothing_that_is_written() {
+    fn a_version_without_features_is_said_to_be_there_or_new() {
         let of = |version| PoolUpgrade {
             version,
             ..pool("p", &[])
         };
-        let text = kept(&[of(28), of(5000)], 28).unwrap();
+        let raised_now = PoolUpgrade {
+            upgraded_from: Some(15),
+            ..of(28)
+        };
+        let text = raised(&[of(28), of(5000), raised_now], 28);
         assert_eq!(
             text,
             "Pool 'p' is already formatted using version 28.\n\
              \n\
              Pool 'p' is already formatted using more current version 5000.\n\
+             \n\
+             Successfully upgraded 'p' from version 15 to version 28.\n\
              \n"
         );
-        let refused = kept(&[of(15)], 28).unwrap_err().to_string();
-        assert!(refused.contains("only read"), "{refused}");
         for wrong in ["0", "29", "5001", "x"] {
             assert!(pool_version(wrong).is_err(), "{wrong}");
         }

@@ -48,6 +48,9 @@ pub struct Import {
     /// Import without the devices of the intent log
     #[arg(short = 'm')]
     missing_log: bool,
+    /// Import without vdevs that hold data, to rescue the rest; only with -o readonly=on
+    #[arg(long)]
+    missing_data: bool,
     /// The new name holds only until export
     #[arg(short = 't')]
     temporary_name: bool,
@@ -110,6 +113,7 @@ impl Import {
             force: self.force,
             no_mount: self.no_mount,
             missing_log: self.missing_log,
+            missing_data: self.missing_data,
             temporary_name: self.temporary_name,
             rewind: self.rewind,
             extreme: self.extreme,
@@ -199,6 +203,16 @@ fn print_imported(pool: &ImportedPool, dry_run: bool) {
                 (lost + 30) / 60
             ),
         }
+    }
+    if !pool.missing_data.is_empty() {
+        println!(
+            "Pool {name} was imported read-only without devices that hold data: {}.\n\
+             What is on these alone cannot be read: programs get an error where a file or a\n\
+             directory has a part there. Names and small files mostly have copies elsewhere.\n\
+             Copy what can be read to another pool; this one can only be written again with\n\
+             these devices.",
+            pool.missing_data.join(", ")
+        );
     }
     if !pool.awaiting_replay.is_empty() {
         println!(

@@ -10,7 +10,7 @@ use crate::golden::unpack_into;
 use crate::harness::{Peer, Server, can_mount, is_long, need, run, zdb_finds_no_leaks};
 
 /// Every kind of file made, changed and removed.
-const WORK: &str = r#"
+pub const WORK: &str = r#"
 work() { # directory, round
   cd "$1"; mkdir -p "round-$2/sub" "round-$2/gone"
   head -c 200000 /dev/urandom >"round-$2/base"

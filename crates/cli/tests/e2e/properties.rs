@@ -64,7 +64,6 @@ fn what_would_have_no_effect_is_refused_by_name() {
         ("tank", "defcontext=x"),
         ("tank", "rootcontext=x"),
         ("tank", "mlslabel=x"),
-        ("tank", "direct=always"),
         ("tank", "acltype=nfsv4"),
         ("tank", "version=4"),
         ("tank/vol", "volthreading=off"),
@@ -91,6 +90,7 @@ fn what_would_have_no_effect_is_refused_by_name() {
         "nbmand=off",
         "sharenfs=off",
         "direct=disabled",
+        "direct=always",
         "version=5",
     ] {
         server.ok(&format!("zfs set {setting} tank"));

@@ -50,7 +50,11 @@ fn a_refused_create_leaves_its_devices_as_they_were() {
         ),
         ("-o cachefile=/tmp/cache", "keeps its own list of pools"),
         ("-o feature@skein=active", "'enabled' or 'disabled'"),
-        ("-o version=28", "feature flags"),
+        ("-o version=10", "feature flags"),
+        ("-o version=28 -o feature@skein=enabled", "no features"),
+        ("-o version=19 -O compression=zle", "a version before 20"),
+        ("-o version=20 -O dedup=on", "a version before 21"),
+        ("-o version=23 -O version=5", "a pool of version 23"),
         ("-O reservation=1T", "one or more devices is out of space"),
         (
             "-O refreservation=64M",
@@ -320,4 +324,40 @@ fn what_fails_for_one_pool_is_done_for_the_others() {
     std::fs::create_dir(&nothing).expect("a directory");
     let (out, err) = run(&format!("zpool import -d {}", nothing.display()), 0);
     assert!(out.is_empty() && err.contains("no pools available to import"));
+}
+
+/// Goal: a pool without a vdev that holds data is imported on request, and only to be read. Method:
+/// two files, of which one is away.
+#[test]
+fn a_pool_that_lacks_data_is_only_read() {
+    let server = Server::start();
+    let disks = server.disks(2, 64 << 20);
+    server.ok(&format!(
+        "zpool create -m none rest {} {}",
+        disks[0], disks[1]
+    ));
+    server.ok("zfs create rest/kept");
+    server.ok("zpool export rest");
+    let away = server.text("away");
+    std::fs::rename(&disks[1], &away).expect("away");
+    let import = format!("zpool import -d {}", disks[0]);
+    server.fails(&format!("{import} -o readonly=on rest"));
+    let refused = server.fails(&format!("{import} --missing-data rest"));
+    assert!(refused.contains("readonly=on"), "{refused}");
+    let said = server.ok(&format!("{import} --missing-data -o readonly=on rest"));
+    assert!(said.contains("without devices that hold data"), "{said}");
+    assert!(said.contains(&disks[1]), "{said}");
+    assert_eq!(
+        server.ok("zfs list -H -o name -r rest"),
+        "rest\nrest/kept\n"
+    );
+    let refused = server.fails("zfs create rest/more");
+    assert!(refused.contains("read-only"), "{refused}");
+    server.ok("zpool export rest");
+    std::fs::rename(&away, &disks[1]).expect("back");
+    server.ok(&format!(
+        "zpool import -d {} -d {} rest",
+        disks[0], disks[1]
+    ));
+    server.ok("zfs create rest/more");
 }

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, can_mount, zdb_is_clean};
+use crate::harness::{Server, can_mount, run as run_program, zdb_is_clean};
 use crate::replicate::write;
 
 /// A server with pool `tank` and filesystems `tank/a` and `tank/a/b`, nothing mounted.
@@ -263,6 +263,106 @@ fn scrubs_and_trims_begin_and_failures_are_alerts() {
     server.wait_until("it is well again", || {
         listed(&server, "tank-gone")["failures"].as_u64() == Some(0)
     });
+}
+
+/// Hours of the day that begin so many hours from now, and last two.
+fn hours(from_now: u64) -> String {
+    let now: u64 = run_program("date", &["+%H"])
+        .trim()
+        .parse()
+        .expect("an hour");
+    let at = |later: u64| (now + from_now + later) % 24;
+    format!("--hours {:02}:00-{:02}:00", at(0), at(2))
+}
+
+/// Goal: a scheduled scrub rests outside its hours, also when the server comes back, goes on in
+/// them, and what people do goes before. Method: a scrub that has a hundredth of the disk's time;
+/// hours that begin later, and an hour ago.
+#[test]
+fn scrubs_keep_to_their_hours() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::start();
+    let disks = server.disks(1, 1 << 30);
+    server.ok(&format!(
+        "zpool create -O mountpoint=none tank {}",
+        disks[0]
+    ));
+    server.ok("zfs create tank/a");
+    let root = server.text("mounted");
+    server.ok(&format!("zfs create -o mountpoint={root} tank/full"));
+    write(&server, "big", 7, 160 << 20);
+    server.ok("zpool sync tank");
+    let (open, closed) = (hours(23), hours(5));
+    let set = |server: &Server, hours: &str, share: u32| {
+        let words = format!("schedule set scrub tank {hours} --share {share} --name nights");
+        server.ok(&words)
+    };
+    let status = |server: &Server| server.ok("zpool status tank");
+    let is_paused = |server: &Server| status(server).contains("scrub paused");
+
+    // Its hours have not begun.
+    let said = set(&server, &closed, 1);
+    assert!(said.contains("1%; next at"), "{said}");
+    let said = server.fails("schedule run nights");
+    assert!(said.contains("outside the hours"), "{said}");
+    assert!(status(&server).contains("tank") && !status(&server).contains("scrub"));
+    // They are here, and over.
+    set(&server, &open, 1);
+    server.ok("schedule run nights");
+    assert!(
+        status(&server).contains("scrub in progress"),
+        "{}",
+        status(&server)
+    );
+    set(&server, &closed, 1);
+    server.wait_until("the scrub rests", || is_paused(&server));
+    server.stop();
+    server.launch(&["daemon"]);
+    server.wait_until("the pool is back", || status(&server).contains("scrub"));
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(is_paused(&server), "{}", status(&server));
+    set(&server, &open, 1);
+    server.wait_until("the scrub goes on", || !is_paused(&server));
+    // Somebody pauses it: it stays so.
+    server.ok("zpool scrub -p tank");
+    set(&server, &closed, 1);
+    set(&server, &open, 1);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(is_paused(&server), "{}", status(&server));
+    server.ok("schedule run nights");
+    assert!(!is_paused(&server), "{}", status(&server));
+    // Somebody has it go on outside of its hours: it does.
+    set(&server, &closed, 1);
+    server.wait_until("the scrub rests", || is_paused(&server));
+    server.ok("zpool scrub tank");
+    set(&server, &closed, 1);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(!is_paused(&server), "{}", status(&server));
+    server.ok("zpool scrub -s tank");
+    // Without its schedule it goes on.
+    set(&server, &open, 1);
+    server.ok("schedule run nights");
+    set(&server, &closed, 1);
+    server.wait_until("the scrub rests", || is_paused(&server));
+    server.ok("schedule remove nights");
+    server.wait_until("the scrub is done", || {
+        status(&server).contains("scrub repaired 0B")
+    });
+    // It read that of the one dataset that has something.
+    let costs = server.ok("schedule cost -H tank");
+    let of = |name: &str| -> u64 {
+        let row = costs
+            .lines()
+            .find(|row| row.split('\t').next() == Some(name));
+        let bytes = row.and_then(|row| row.split('\t').nth(1));
+        bytes.expect("a dataset").parse().expect("bytes")
+    };
+    assert!((160 << 20..170 << 20).contains(&of("tank/full")), "{costs}");
+    assert!(of("tank/a") < 1 << 20 && of("-") < 8 << 20, "{costs}");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
 }
 
 /// Goal: what finds no room destroys first what the rule would not keep after it, and neither the

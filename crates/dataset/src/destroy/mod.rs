@@ -395,34 +395,43 @@ impl Destroyer<'_> {
     ) -> Result<(), DatasetError> {
         let pipeline = &self.dsl.env().pipeline;
         let phys = snapshot.phys();
-        let blocks = self.dsl.deadlists().of(next).await?.old_blocks().await?;
-        let mut kept: Vec<BlockPointer> = Vec::new();
         let mut freed = Space::default();
         let mut prev_unique = 0i64;
-        for (block, _) in blocks {
-            let space = Space::of(pipeline, &block);
-            if block.birth() <= phys.previous_snapshot_txg {
-                kept.push(block);
-                if let Some(prev) = prev
-                    && !after_branch_point
-                    && block.birth() > prev.state().phys.previous_snapshot_txg
-                {
-                    prev_unique += space.used;
-                }
-            } else {
-                freed.add(space);
-                pipeline.free(ctx.txg, &block);
+        let mut seen = 0;
+        loop {
+            let blocks = self
+                .dsl
+                .deadlists()
+                .of(next)
+                .await?
+                .old_blocks(seen)
+                .await?;
+            if blocks.is_empty() {
+                break;
             }
+            seen += blocks.len() as u64;
+            let mut kept: Vec<BlockPointer> = Vec::new();
+            for block in blocks {
+                let space = Space::of(pipeline, &block);
+                if block.birth() <= phys.previous_snapshot_txg {
+                    kept.push(block);
+                    if let Some(prev) = prev
+                        && !after_branch_point
+                        && block.birth() > prev.state().phys.previous_snapshot_txg
+                    {
+                        prev_unique += space.used;
+                    }
+                } else {
+                    freed.add(space);
+                    pipeline.free(ctx.txg, &block);
+                }
+            }
+            let mut own = self.dsl.deadlists().of(snapshot).await?;
+            own.insert(&self.dsl.lists, ctx, &kept).await?;
         }
         if let Some(prev) = prev {
             prev.change(|state| apply(&mut state.phys.unique_bytes, prev_unique));
         }
-        self.dsl
-            .deadlists()
-            .of(snapshot)
-            .await?
-            .insert(&self.dsl.lists, ctx, &kept)
-            .await?;
         snapshot.dir().did_use(UsedBy::Snapshots, freed.negated());
         let (ours, theirs) = (snapshot.phys().deadlist, next.phys().deadlist);
         snapshot.change(|state| state.phys.deadlist = theirs);
@@ -757,6 +766,16 @@ impl Destroyer<'_> {
         self.dsl.fulfilled("destroy_snaps", "snaps", names);
         Ok(())
     }
+
+    /// The task that destroys one dataset or snapshot, for who runs tasks in syncing context
+    /// ([`crate::ProgramPool`]).
+    pub fn destroy_task(&self, name: &str, defer: bool) -> Arc<dyn SyncTask> {
+        Arc::new(DestroyTask {
+            dsl: self.dsl.clone(),
+            names: vec![name.to_owned()],
+            defer,
+        })
+    }
 }
 
 struct DestroyTask {
@@ -787,6 +806,12 @@ impl DestroyTask {
     }
 
     async fn do_check(&self) -> Result<(), DatasetError> {
+        if self.defer && !self.dsl.pool_version().has_holds() {
+            return Err(DatasetError::Unsupported {
+                name: self.names.first().cloned().unwrap_or_default(),
+                what: "putting off a destroy in a pool of a version before 18".into(),
+            });
+        }
         let destroyer = self.dsl.destroyer();
         // Of several that are needed the first one is told of.
         for dataset in self.named().await? {

@@ -19,10 +19,6 @@ pub(crate) fn refusal(property: &Property, value: &PropertyValue) -> Option<&'st
             Some("SELinux contexts of mounts are not passed through FUSE")
         }
         "volthreading" => Some("requests to volumes never wait for a thread, so nothing changes"),
-        // 0 is `disabled`: through the cache, which is how `standard` is served as well.
-        "direct" if number == 2 => {
-            Some("reads and writes always pass the cache; use 'standard' or 'disabled'")
-        }
         "acltype" if number == 2 => Some(
             "Linux shows no NFSv4 access control lists through FUSE; use 'posix' or 'off' (lists \
              that are stored stay)",

@@ -42,6 +42,12 @@ impl BeginTask {
     pub(super) fn check_features(&self) -> Result<(), DatasetError> {
         let target = &self.target;
         let features = target.begin.features;
+        if !self.dsl.pool_version().has_system_attributes() {
+            return Err(DatasetError::Unsupported {
+                name: target.name.clone(),
+                what: "receiving into a pool of a version before 24".into(),
+            });
+        }
         if features.without(StreamFeatures::KNOWN) != StreamFeatures::default() {
             return target.refuse(ReceiveObstacle::UnknownFeature);
         }

@@ -6,7 +6,8 @@
 //! txgs of the snapshots before, so that destroying a snapshot moves whole lists. Empty lists are
 //! one shared object where feature `empty_bpobj` is enabled.
 //!
-//! Pools before version 26 have one plain list instead (type `BPOBJ`).
+//! Pools before version 26 have one plain list instead (type `BPOBJ`). Those that were there before
+//! an upgrade stay, until the next snapshot begins a map.
 //!
 //! Used in syncing context only. Once loaded, a head's map is kept in memory, and a snapshot's for
 //! a while (module `recent`): some thirty bytes for each snapshot before.
@@ -86,6 +87,9 @@ impl Deadlist {
         ctx: &SyncContext,
     ) -> Result<ObjectId, DatasetError> {
         let tx = Tx::syncing(ctx.txg);
+        if !shared.has_maps() {
+            return Ok(Bpobj::create_plain(shared.mos(), &tx, 0).await?.id());
+        }
         Ok(Zap::create(shared.mos(), &tx, new_map()).await?.id())
     }
 
@@ -346,7 +350,7 @@ impl Deadlist {
     /// deadlist, `snapshots` are the keys: the txgs before each snapshot of the chain.
     ///
     /// Each snapshot that is taken makes one, with a key for each snapshot before: it is written
-    /// whole, and is in memory without being read.
+    /// whole, and is in memory without being read. Before version 26 it is an empty list.
     pub(crate) async fn clone_keys(
         &self,
         shared: &Lists,
@@ -354,6 +358,14 @@ impl Deadlist {
         max: Txg,
         snapshots: &[Txg],
     ) -> Result<Self, DatasetError> {
+        if !shared.has_maps() {
+            let list = Bpobj::create_plain(shared.mos(), &Tx::syncing(ctx.txg), 0).await?;
+            return Ok(Deadlist {
+                object: list.id(),
+                kind: Kind::Old(list),
+                looked_at: 0,
+            });
+        }
         let keys: BTreeSet<u64> = match &self.kind {
             Kind::Old(_) => snapshots.iter().map(|txg| txg.get()).collect(),
             Kind::Modern { lists, .. } => lists.range(..max.get()).map(|(key, _)| *key).collect(),
@@ -386,18 +398,13 @@ impl Deadlist {
         from: Deadlist,
     ) -> Result<(), DatasetError> {
         let tx = Tx::syncing(ctx.txg);
+        if from.is_old() {
+            self.insert_old(shared, ctx, &from).await?;
+            free_list(shared.mos(), &tx, from.object).await;
+            return Ok(());
+        }
         let from_lists = match from.kind {
-            Kind::Old(list) => {
-                let mut blocks = Vec::new();
-                list.for_each(&mut |block, _| {
-                    blocks.push(*block);
-                    Ok(())
-                })
-                .await?;
-                self.insert(shared, ctx, &blocks).await?;
-                free_list(shared.mos(), &tx, from.object).await;
-                return Ok(());
-            }
+            Kind::Old(_) => BTreeMap::new(),
             Kind::Modern { lists, .. } => lists,
         };
         let empty_list = shared.empty_list();
@@ -425,6 +432,24 @@ impl Deadlist {
         shared.release_empty_lists(ctx, empty).await?;
         free_map(shared.mos(), &tx, from.object).await;
         self.save_space(ctx).await
+    }
+
+    /// Adds all blocks of an old deadlist.
+    async fn insert_old(
+        &mut self,
+        shared: &Lists,
+        ctx: &SyncContext,
+        from: &Deadlist,
+    ) -> Result<(), DatasetError> {
+        let mut moved = 0;
+        loop {
+            let blocks = from.old_blocks(moved).await?;
+            if blocks.is_empty() {
+                return Ok(());
+            }
+            moved += blocks.len() as u64;
+            self.insert(shared, ctx, &blocks).await?;
+        }
     }
 
     /// Moves the blocks born after `min` to a list (`dsl_deadlist_move_bpobj`).
@@ -692,17 +717,37 @@ impl Deadlist {
         Ok(())
     }
 
-    /// Every block of an old deadlist.
-    pub(crate) async fn old_blocks(&self) -> Result<Vec<(BlockPointer, bool)>, DatasetError> {
+    /// Blocks of an old deadlist from the `first`th on, as many as one read gives; none at its end,
+    /// or of a map: so a long list is never in memory as a whole.
+    pub(crate) async fn old_blocks(&self, first: u64) -> Result<Vec<BlockPointer>, DatasetError> {
+        let Kind::Old(list) = &self.kind else {
+            return Ok(Vec::new());
+        };
+        let sublists = list.phys()?.sublists.unwrap_or_default();
+        if sublists.count == 0 {
+            return Ok(list.own_blocks(first).await?);
+        }
+        // Lists of that time include no others: this is nobody's.
         let mut blocks = Vec::new();
-        if let Kind::Old(list) = &self.kind {
-            list.for_each(&mut |block, freed| {
-                blocks.push((*block, freed));
+        if first == 0 {
+            list.for_each(&mut |block, _| {
+                blocks.push(*block);
                 Ok(())
             })
             .await?;
         }
         Ok(blocks)
+    }
+
+    /// Reads all of an old deadlist, and nothing of a map.
+    pub(crate) async fn read_old(&self) -> Result<(), DatasetError> {
+        let mut read = 0;
+        loop {
+            match self.old_blocks(read).await?.len() {
+                0 => return Ok(()),
+                more => read += more as u64,
+            }
+        }
     }
 
     /// Frees a deadlist's objects, not the blocks on it (`dsl_deadlist_free`). Those that cannot be

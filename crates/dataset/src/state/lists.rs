@@ -11,12 +11,14 @@ use zio::{Pipeline, Tx};
 use super::space::Space;
 use crate::DatasetError;
 use crate::features::{Features, guid};
+use crate::version::PoolVersion;
 
 /// The lists of blocks of a pool.
 pub(crate) struct Lists {
     mos: Arc<ObjectSet>,
     directory: Zap,
     features: Arc<Features>,
+    version: Arc<PoolVersion>,
     pipeline: Arc<Pipeline>,
     /// The list without entries that new deadlists share; zero while there is none.
     empty_list: Mutex<ObjectId>,
@@ -27,12 +29,14 @@ impl Lists {
         mos: Arc<ObjectSet>,
         directory: Zap,
         features: Arc<Features>,
+        version: Arc<PoolVersion>,
         pipeline: Arc<Pipeline>,
     ) -> Self {
         Lists {
             mos,
             directory,
             features,
+            version,
             pipeline,
             empty_list: Mutex::default(),
         }
@@ -44,6 +48,11 @@ impl Lists {
 
     pub(crate) fn features(&self) -> &Arc<Features> {
         &self.features
+    }
+
+    /// Whether new deadlists are maps of lists, or one list each.
+    pub(crate) fn has_maps(&self) -> bool {
+        self.version.has_deadlist_maps()
     }
 
     pub(crate) fn pipeline(&self) -> &Arc<Pipeline> {

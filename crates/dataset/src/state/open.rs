@@ -45,6 +45,8 @@ pub struct DatasetSettings {
     pub snapdir: u64,
     /// `canmount`: 0 off, 1 on, 2 noauto.
     pub canmount: u64,
+    /// `direct`: 0 disabled, 1 standard, 2 always.
+    pub direct: u64,
 }
 
 /// What all handles on an open dataset share.

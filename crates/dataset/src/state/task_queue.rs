@@ -29,6 +29,8 @@ struct Queue {
     is_closed: bool,
     /// Refuse tasks while the pool is suspended.
     refuses: bool,
+    /// What tasks of the txg that is being written may take of the space that all may use.
+    taken_bytes: u64,
 }
 
 /// The tasks of a pool that wait for their transaction group, or for it to be on disk.
@@ -62,6 +64,22 @@ impl TaskQueue {
     /// Whether a transaction group has tasks to run.
     pub(crate) fn has_queued(&self, txg: Txg) -> bool {
         !self.0.lock().queued[slot(txg)].is_empty()
+    }
+
+    /// The tasks of a transaction group begin: none has taken space.
+    pub(crate) fn begin(&self) {
+        self.0.lock().taken_bytes = 0;
+    }
+
+    /// What those that were run since may take of the space that all may use, in bytes.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.0.lock().taken_bytes
+    }
+
+    /// A task that was run may take so much of it.
+    pub(crate) fn take_space(&self, bytes: u64) {
+        let mut tasks = self.0.lock();
+        tasks.taken_bytes = tasks.taken_bytes.saturating_add(bytes);
     }
 
     /// A task was run: whoever waits for it is answered once its transaction group is on disk.

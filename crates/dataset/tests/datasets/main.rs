@@ -6,6 +6,7 @@ mod chains;
 mod common;
 mod golden;
 mod many;
+mod programs;
 mod scale;
 mod space;
 mod torture;

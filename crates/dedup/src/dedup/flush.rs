@@ -4,21 +4,27 @@
 //! # How much
 //!
 //! In the first pass of each txg a part of what waits is flushed: [`TXGS`] txgs would flush all of
-//! it, so a log is as long as some tens of txgs make it, but it takes no more memory than it may:
-//! what is too much is flushed in any case, which then takes its time and throttles who writes. A
-//! txg that changes nothing in a table flushes as much as it can in [`TIME`]: so a table at rest
-//! has empty logs soon. The logs change places when the one that is being flushed is empty and the
-//! other one is long, old, or at rest.
+//! it, so a log is as long as some tens of txgs make it, but it takes no more memory than it may,
+//! except for entries that cannot be flushed, and for what an import found: what is too much is
+//! flushed in any case, which then takes its time and throttles who writes. A txg that changes
+//! nothing in a table flushes as much as it can in [`TIME`]: so a table at rest has empty logs
+//! soon. The logs change places when the one that is being flushed is empty and the other one is
+//! long, old, or at rest.
 //!
 //! # Order
 //!
 //! By ascending key, which is the order of the ZAPs' leaves: their keys are hashes. Leaves of the
-//! next entries are read side by side before the first of them is changed.
+//! next entries are read side by side before the first of them is changed, as many as an eighth of
+//! the cache holds.
 //!
 //! # Damage
 //!
 //! An entry whose leaf cannot be read stays in the logs: it goes into the active one again, and is
-//! tried again with the others. At rest, nothing is done for such entries alone.
+//! tried again with the others. At rest, nothing is done for such entries alone. A disk may take
+//! seconds to say that it cannot read: once [`TIME`] has passed since the first of them, what is
+//! left of the batch goes the same way untried. Nor does a filter say any more what is not in the
+//! table (`known`): new keys that belong to such a leaf are looked for, which fails, and do not
+//! come into the logs, so that what waits there for damaged leaves does not grow with new data.
 //!
 //! # Crash
 //!
@@ -27,17 +33,21 @@
 //!
 //! # Logs that are too long
 //!
-//! Those that another release left may hold more than fits in memory. Until they are flushed, which
-//! the import waits for, nothing is looked up. A step takes the entries with the smallest keys of
-//! the log that is being flushed, as many as may be in memory, stores those that the newer log does
+//! Those that another release left may hold more than fits in memory, as may our own where there
+//! was more of it. Until they are flushed, which the import waits for, nothing is looked up. A step
+//! takes the entries with the smallest keys of the log that is being flushed ([`STEP_FIRST`] of
+//! them, then twice as many each time, up to [`STEP_MAX`]), stores those that the newer log does
 //! not have, and moves the mark; at the end of the log it is emptied and the two change places. So
-//! a crash between steps, or the real OpenZFS, finds logs as it leaves them itself.
+//! a crash between steps, or the real OpenZFS, finds logs as it leaves them itself. Entries whose
+//! leaf cannot be read go into the newer log again. When both logs were flushed, those are all that
+//! is left, and are kept in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use format::{Checksum, DdtClass, DdtKey, DdtPhys};
+use format::{Checksum, DdtClass, DdtKey};
 use futures::StreamExt;
 use object::{SyncContext, Zap};
 use spa::PoolError;
@@ -45,8 +55,9 @@ use zio::Tx;
 use zio::pipeline::{DedupName, LiveEntry, may_fail, waits_for_devices};
 
 use super::log::{Logged, Logs, Words, position_flushing, swap};
-use super::store::{let_go, note_change};
+use super::store::{BLOCK_SHIFT, let_go, note_change};
 use super::{Dedup, sizes};
+use crate::filter::Known;
 use crate::status::references_of;
 
 /// Txgs in which all that waits would be flushed (`zfs_dedup_log_flush_txgs`).
@@ -54,9 +65,13 @@ const TXGS: usize = 100;
 /// How long flushing goes on in a txg once it has done the least
 /// (`zfs_dedup_log_flush_min_time_ms`).
 const TIME: Duration = Duration::from_secs(1);
-/// Entries whose leaves are read side by side, and so many reads at a time.
+/// What leaves that are read side by side may take of the cache: one part in so many. More of them
+/// would push each other out before they are changed.
+const LEAVES_PART: u64 = 8;
+/// How many those are, whatever the cache is.
+const LEAVES: RangeInclusive<u64> = 8..=256;
+/// Entries that are flushed side by side where no leaf has to be read.
 const BATCH: usize = 256;
-const READS_IN_FLIGHT: usize = 32;
 /// Entries of a log too long for memory that are flushed in one txg: in the first, and at most. It
 /// doubles; so shorter logs, too, take more than one step.
 const STEP_FIRST: usize = 128;
@@ -79,6 +94,7 @@ impl Dedup {
     ) -> Result<(), PoolError> {
         let code = checksum.code();
         self.make_logs(ctx, tx, checksum).await?;
+        let length_before = self.with_logs(code, |logs| logs.len()).unwrap_or_default();
         let mut entries = Vec::with_capacity(changes.len());
         for (name, LiveEntry { stored, mut value }) in changes {
             let_go(ctx, &name, &mut value);
@@ -96,7 +112,11 @@ impl Dedup {
         }
         self.append(tx, code, entries).await?;
         // A txg may free more than memory can hold.
-        let most = self.log_entries_max() * 2;
+        let tables = {
+            let tables = self.tables.read();
+            tables.values().filter(|table| table.is_logged).count()
+        };
+        let most = (self.log_entries_max() * 2 / tables.max(1)).max(length_before);
         self.flush_down_to(ctx, tx, checksum, most).await
     }
 
@@ -176,7 +196,11 @@ impl Dedup {
             let until = ctx.world.clock.monotonic_ns() + TIME.as_nanos() as u64;
             self.flush_some(ctx, tx, checksum, most, until).await?;
             let most = self.log_entries_max() / waiting.len();
-            self.flush_down_to(ctx, tx, checksum, most).await?;
+            let (length, added) = self.with_logs(*code, Logs::take_added).unwrap_or_default();
+            // They may have much less room than before, as another pool came.
+            let over = length.saturating_sub(most);
+            let over = over.min((2 * added).max(limits.flushed_least));
+            self.flush_down_to(ctx, tx, checksum, length - over).await?;
             self.swap_logs(ctx, tx, checksum, false).await?;
         }
         Ok(!waiting.is_empty())
@@ -222,16 +246,26 @@ impl Dedup {
         let mut last = None;
         let mut count = 0;
         let mut stuck = Vec::new();
+        // When no more is tried, since the first was damaged.
+        let mut enough_ns = u64::MAX;
         while count < most {
-            let size = BATCH.min(most - count);
+            let (size, reads) = self.batch(code);
+            let size = size.min(most - count);
             let batch = self.with_logs(code, |logs| logs.take_first(size, &self.allocator));
             let batch = batch.unwrap_or_default();
             if batch.is_empty() {
                 break;
             }
             count += batch.len();
-            self.read_leaves(checksum, &batch).await;
+            if let Some(reads) = reads {
+                self.read_leaves(checksum, &batch, reads).await;
+            }
             for (words, mut logged) in batch {
+                last = Some(words);
+                if !stuck.is_empty() && ctx.world.clock.monotonic_ns() >= enough_ns {
+                    stuck.push((words, logged));
+                    continue;
+                }
                 let name = DedupName {
                     checksum,
                     key: DdtKey::from_words(words),
@@ -241,11 +275,18 @@ impl Dedup {
                 match waits_for_devices(put).await {
                     Err(error) if error.is_damage() => {
                         tracing::warn!(%error, "a dedup table is damaged: a change stays in a log");
+                        if stuck.is_empty() {
+                            let now_ns = ctx.world.clock.monotonic_ns();
+                            enough_ns = now_ns + TIME.as_nanos() as u64;
+                        }
+                        self.set_known(code, Known::Never);
                         stuck.push((words, logged));
                     }
                     put => put?,
                 }
-                last = Some(words);
+            }
+            if !stuck.is_empty() && ctx.world.clock.monotonic_ns() >= enough_ns {
+                break;
             }
             if count >= limits.flushed_least && ctx.world.clock.monotonic_ns() >= until_ns {
                 break;
@@ -275,12 +316,27 @@ impl Dedup {
         Ok(())
     }
 
-    /// Has the leaves in memory to which these entries belong, unless all of them are there anyway.
-    async fn read_leaves(&self, checksum: Checksum, batch: &[(Words, Logged)]) {
-        let core_bytes = sizes(&self.tables.read()).1;
-        if core_bytes < self.cache.limit_bytes() / 2 {
-            return;
-        }
+    /// How many entries of a table are flushed at a time, and how many of its leaves are read side
+    /// by side before; `None` where memory has all leaves anyway.
+    fn batch(&self, code: u8) -> (usize, Option<usize>) {
+        let (leaves, entries) = {
+            let tables = self.tables.read();
+            let core_bytes = sizes(&tables).1;
+            if core_bytes < self.cache.limit_bytes() / 2 {
+                return (BATCH, None);
+            }
+            let entries = tables.get(&code).map_or(0, |table| table.logs.len());
+            (core_bytes >> BLOCK_SHIFT, entries)
+        };
+        let at_a_time = (self.cache.limit_bytes() / LEAVES_PART) >> BLOCK_SHIFT;
+        let at_a_time = at_a_time.clamp(*LEAVES.start(), *LEAVES.end()) as usize;
+        // Neighbours by key are in one leaf.
+        let of_a_leaf = (entries / (leaves as usize).max(1)).max(1);
+        (at_a_time * of_a_leaf, Some(at_a_time))
+    }
+
+    /// Has the leaves in memory to which these entries belong, `at_a_time` reads side by side.
+    async fn read_leaves(&self, checksum: Checksum, batch: &[(Words, Logged)], at_a_time: usize) {
         let code = checksum.code();
         let reads = batch.iter().flat_map(|(words, logged)| {
             let references = references_of(&logged.value);
@@ -295,7 +351,7 @@ impl Dedup {
                 // Whatever fails here fails again where it matters.
                 let _ = may_fail(zap.lookup_u64_key(&words)).await;
             })
-            .buffer_unordered(READS_IN_FLIGHT);
+            .buffer_unordered(at_a_time);
         while running.next().await.is_some() {}
     }
 
@@ -349,7 +405,8 @@ impl Dedup {
         let waiting = {
             let tables = self.tables.read();
             let mut tables = tables.iter();
-            let waiting = tables.find(|(_, table)| !table.logs.are_empty());
+            let waiting =
+                tables.find(|(_, table)| table.logs.len() == 0 && !table.logs.are_empty());
             waiting.map(|(code, _)| *code)
         };
         let Some(code) = waiting else {
@@ -366,6 +423,23 @@ impl Dedup {
         Ok(true)
     }
 
+    /// Takes into memory what is in the logs of a table.
+    ///
+    /// # Errors
+    /// Of reading; when memory has no room for it, that the table is damaged.
+    async fn keep_stuck(&self, code: u8) -> Result<(), PoolError> {
+        let objects = self.with_logs(code, |logs| logs.objects());
+        let mut logs = Logs::of_objects(objects.unwrap_or_default());
+        let most = self.loaded_entries_max();
+        if !logs.load_entries(&self.allocator, most).await? {
+            let why = format!("more than {most} entries belong to parts that cannot be read");
+            return Err(logs.damaged(why));
+        }
+        logs.note_stuck(logs.len());
+        self.with_logs(code, |to| *to = logs);
+        Ok(())
+    }
+
     async fn flush_log(
         &self,
         ctx: &SyncContext,
@@ -378,6 +452,12 @@ impl Dedup {
             .unwrap_or_default();
         let at = position_flushing(&logs)?;
         if logs[at].is_empty() {
+            let turns = self.with_logs(code, Logs::turn).unwrap_or_default();
+            if turns > 1 {
+                // Both were flushed: what there is could not be.
+                self.keep_stuck(code).await?;
+                return Ok(0);
+            }
             swap(&mut logs, ctx.txg, tx)?;
             self.with_logs(code, |to| to.replace(logs));
             return Ok(0);
@@ -385,7 +465,7 @@ impl Dedup {
         let step = self.flush_step.load(Ordering::Relaxed).max(STEP_FIRST);
         self.flush_step
             .store((step * 2).min(STEP_MAX), Ordering::Relaxed);
-        let mut taken: BTreeMap<Words, DdtPhys> = BTreeMap::new();
+        let mut taken: BTreeMap<Words, Logged> = BTreeMap::new();
         let mut bound: Option<Words> = None;
         logs[at]
             .each(&mut |record| {
@@ -393,7 +473,7 @@ impl Dedup {
                 if bound.is_some_and(|bound| words >= bound) {
                     return;
                 }
-                taken.insert(words, record.value);
+                taken.insert(words, Logged::of_record(record));
                 if taken.len() > step
                     && let Some((largest, _)) = taken.pop_last()
                 {
@@ -413,15 +493,31 @@ impl Dedup {
                 .await?;
         }
         let count = taken.len();
-        for (words, mut value) in taken {
-            let name = DedupName {
-                checksum,
-                key: DdtKey::from_words(words),
+        let mut stuck = Vec::new();
+        for (words, mut logged) in taken {
+            let key = DdtKey::from_words(words);
+            let name = DedupName { checksum, key };
+            let_go(ctx, &name, &mut logged.value);
+            let value = &logged.value;
+            let mut from = logged.class;
+            let store = async {
+                // What the ZAP has of it is not in the statistics.
+                from = self.find(&name).await?.and_then(|stored| stored.class);
+                self.put(ctx, tx, &name, &mut from, value).await
             };
-            // What the ZAP has of it is not in the statistics.
-            let mut from = self.find(&name).await?.and_then(|stored| stored.class);
-            let_go(ctx, &name, &mut value);
-            self.put(ctx, tx, &name, &mut from, &value).await?;
+            match waits_for_devices(store).await {
+                Err(error) if error.is_damage() => {
+                    tracing::warn!(%error, "a dedup table is damaged: a change stays in a log");
+                    self.set_known(code, Known::Never);
+                    // It may be in no ZAP any more.
+                    logged.class = from;
+                    stuck.push(logged.record(key));
+                }
+                stored => stored?,
+            }
+        }
+        if !stuck.is_empty() {
+            logs[1 - at].append(tx, &stuck).await?;
         }
         match last.filter(|_| bound.is_some()) {
             Some(last) => logs[at].set_checkpoint(tx, last)?,

@@ -12,7 +12,8 @@
 //! more was added than it has room for, another one takes its place.
 //!
 //! That a key is wrongly said to be missing would be the end of a block's count of references. So
-//! a ZAP of which any part cannot be read has no filter.
+//! a ZAP of which any part cannot be read has no filter. Nor has one any longer of which a part is
+//! found damaged when it is changed (`flush`).
 //!
 //! # Crash
 //! It is in memory only.
@@ -32,7 +33,8 @@ const READ_STEP: usize = 2_000;
 const TIME: Duration = Duration::from_millis(500);
 /// Keys for which a filter has room at least.
 const KEYS_LEAST: u64 = 16 << 10;
-/// What a filter may take of the memory for the cache, beside it: one part in so many.
+/// What the filters of all tables of all pools may take of the memory for the cache, beside it: one
+/// part in so many.
 const MEMORY_PART: u64 = 8;
 
 impl Dedup {
@@ -108,7 +110,9 @@ impl Dedup {
 
     /// For how many keys a filter of a table with so many has room; `None` where memory has not.
     fn keys_for(&self, count: u64) -> Option<u64> {
-        let room_bytes = self.cache.limit_bytes() / MEMORY_PART;
+        let tables = self.tables.read().len().max(1) as u64;
+        let pools = self.cache.pools().max(1) as u64;
+        let room_bytes = self.cache.limit_bytes() / MEMORY_PART / pools / tables;
         let wanted = count.saturating_mul(2).max(KEYS_LEAST);
         let enough = count.saturating_add(count / 8).max(KEYS_LEAST);
         let sizes = [wanted, wanted / 4 * 3, enough];
@@ -122,7 +126,8 @@ impl Dedup {
         table.is_some_and(|table| matches!(table.known, Known::Part(..)))
     }
 
-    fn set_known(&self, code: u8, known: Known) {
+    /// From now on this is known of a table's ZAPs.
+    pub(super) fn set_known(&self, code: u8, known: Known) {
         if let Some(table) = self.tables.write().get_mut(&code) {
             table.known = known;
         }

@@ -15,7 +15,8 @@
 //!
 //! Both logs are, sorted by key, each entry once: an entry that changes moves to the active log
 //! (the record in the other one is left on disk, where the newer one hides it). Logs that other
-//! software left may be too long for that: these are flushed in steps that read them again.
+//! software left, or we where there was more memory, may be too long for that: these are flushed in
+//! steps that read them again.
 //!
 //! Locks: all of it belongs to its table, and is changed by the sync loop alone.
 
@@ -26,7 +27,7 @@ use format::{
     Checksum, DdtClass, DdtKey, DdtLogHeader, DdtLogRecord, DdtPhys, DdtStat, Endian, ObjectId,
     ObjectType, Txg,
 };
-use object::{NewObject, Object, ObjectError, ObjectSet, Zap};
+use object::{NewObject, Object, ObjectError, ObjectSet, Zap, store_with_dedup_tables};
 use spa::PoolError;
 use zio::alloc::Allocator;
 use zio::{SharedCache, Tx};
@@ -35,8 +36,8 @@ use crate::status::{BUCKETS, entry_stat, references_of};
 
 /// What an entry takes in memory, roughly.
 pub(super) const ENTRY_BYTES: u64 = 200;
-/// What logs may take of the memory for the cache, beside it: one part in so many.
-const MEMORY_PART: u64 = 8;
+/// What logs may take of the cache's limit, in which they count: one part in so many.
+const MEMORY_PART: u64 = 4;
 /// Entries that may be in logs in any case.
 const ENTRIES_MAX_LEAST: usize = 200;
 /// Size of a log's blocks in bytes (`ddt_log_create_one`).
@@ -57,8 +58,8 @@ pub(super) type Words = [u64; 5];
 pub struct LogLimits {
     /// Changes are logged. Else they go into the tables at once, and an import flushes logs whole.
     pub is_written: bool,
-    /// Entries in the logs of all tables when a txg is on disk, at most; `None`: an eighth of what
-    /// the cache may have.
+    /// Entries in the logs of all tables when a txg is on disk, at most; `None`: what a quarter
+    /// of the cache's limit holds, in equal parts for all pools of the cache.
     pub entries_max: Option<usize>,
     /// Entries that are flushed in a txg at least, if there are so many
     /// (`zfs_dedup_log_flush_entries_min`).
@@ -72,7 +73,7 @@ pub struct LogLimits {
 impl Default for LogLimits {
     fn default() -> Self {
         LogLimits {
-            is_written: false,
+            is_written: true,
             entries_max: None,
             flushed_least: 200,
             flushed_at_rest: 20_000,
@@ -84,7 +85,7 @@ impl Default for LogLimits {
 impl LogLimits {
     /// Entries that may be in the logs of all tables when a txg is on disk.
     pub(super) fn entries_max(&self, cache: &SharedCache) -> usize {
-        let room_bytes = cache.limit_bytes() / MEMORY_PART;
+        let room_bytes = cache.limit_bytes() / MEMORY_PART / cache.pools().max(1) as u64;
         let room = usize::try_from(room_bytes / ENTRY_BYTES).unwrap_or(usize::MAX);
         let most = room.clamp(ENTRIES_MAX_LEAST, usize::MAX / 4);
         self.entries_max.unwrap_or(most)
@@ -158,6 +159,7 @@ impl Log {
             .with_block_bytes(BLOCK_BYTES)
             .with_bonus(ObjectType::OTN_UINT64_METADATA, head.encode().to_vec());
         let object = mos.allocate(tx, new).await?;
+        store_with_dedup_tables(&object);
         Ok(Log {
             object,
             head,
@@ -317,9 +319,34 @@ pub(super) struct Logs {
     /// Entries that came back to the active log since the logs changed places, as their leaves are
     /// damaged.
     stuck: usize,
+    /// Entries that changed since this was last asked for.
+    added: usize,
+    /// How often the logs have changed places, or were to, since they were found too long for
+    /// memory.
+    turns: usize,
 }
 
 impl Logs {
+    /// Those of these objects, without their entries.
+    pub(super) fn of_objects(logs: Vec<Log>) -> Self {
+        Logs {
+            logs,
+            ..Logs::default()
+        }
+    }
+
+    /// The error of what is wrong with them.
+    pub(super) fn damaged(&self, detail: String) -> PoolError {
+        let object = self.logs.first().map(|log| log.object.id());
+        damaged(object.unwrap_or(ObjectId::ZERO), detail)
+    }
+
+    /// Counts one more turn of logs that are too long for memory; how many that were.
+    pub(super) fn turn(&mut self) -> usize {
+        self.turns += 1;
+        self.turns
+    }
+
     /// Opens those that there are, without their entries.
     pub(super) async fn load(
         mos: &Arc<ObjectSet>,
@@ -333,6 +360,7 @@ impl Logs {
                 continue;
             };
             let object = mos.hold(ObjectId::new(id)).await?;
+            store_with_dedup_tables(&object);
             let head = DdtLogHeader::decode(&object.bonus(), Endian::Little)?;
             if head.info & 0xff != HEAD_VERSION {
                 return Err(damaged(
@@ -353,10 +381,7 @@ impl Logs {
             let detail = format!("of {} logs {flushing} are being flushed", logs.len());
             return Err(damaged(log.object.id(), detail));
         }
-        Ok(Logs {
-            logs,
-            ..Logs::default()
-        })
+        Ok(Logs::of_objects(logs))
     }
 
     /// Makes both (`ddt_log_create`).
@@ -375,14 +400,11 @@ impl Logs {
                 .await?;
             logs.push(log);
         }
-        Ok(Logs {
-            logs,
-            ..Logs::default()
-        })
+        Ok(Logs::of_objects(logs))
     }
 
-    /// Reads the entries (`ddt_log_load`); false, and none are kept, when there are more than
-    /// `most`.
+    /// Reads the entries (`ddt_log_load`); false, and none are kept, when both logs together have
+    /// more than `most`.
     pub(super) async fn load_entries(
         &mut self,
         allocator: &Allocator,
@@ -390,13 +412,14 @@ impl Logs {
     ) -> Result<bool, PoolError> {
         let (mut active, mut flushing) = (BTreeMap::new(), BTreeMap::new());
         for log in &self.logs {
+            let before = active.len() + flushing.len();
             let entries = match log.is_flushing() {
                 true => &mut flushing,
                 false => &mut active,
             };
             let mut is_too_long = false;
             log.each(&mut |record| {
-                is_too_long |= entries.len() >= most;
+                is_too_long |= before + entries.len() >= most;
                 if !is_too_long {
                     entries.insert(*record.key.words(), Logged::of_record(record));
                 }
@@ -416,10 +439,7 @@ impl Logs {
 
     /// Without entries in memory.
     pub(super) fn forget_entries(&mut self) {
-        *self = Logs {
-            logs: std::mem::take(&mut self.logs),
-            ..Logs::default()
-        };
+        *self = Logs::of_objects(std::mem::take(&mut self.logs));
     }
 
     fn count(&mut self, words: &Words, logged: &Logged, allocator: &Allocator, is_added: bool) {
@@ -469,6 +489,11 @@ impl Logs {
         self.stuck += count;
     }
 
+    /// Entries in memory, and how many changed since this was last asked for.
+    pub(super) fn take_added(&mut self) -> (usize, usize) {
+        (self.len(), std::mem::take(&mut self.added))
+    }
+
     /// Entries that were changed since the logs changed places.
     pub(super) fn active_len(&self) -> usize {
         self.active.len()
@@ -498,6 +523,7 @@ impl Logs {
             self.count(&words, &before, allocator, false);
         }
         self.count(&words, &logged, allocator, true);
+        self.added += 1;
         self.active.insert(words, logged);
     }
 

@@ -15,7 +15,7 @@ use crate::DedupStatus;
 use crate::status::{entry_stat, references_of};
 
 /// log2 of the size of the ZAPs' blocks (`ddt_zap_default_bs`), and of their indirect blocks.
-const BLOCK_SHIFT: u8 = 15;
+pub(super) const BLOCK_SHIFT: u8 = 15;
 
 impl Dedup {
     /// Stores one changed entry in the ZAP of its class, or removes it when it has no reference

@@ -13,6 +13,7 @@ use crate::common::*;
 use device::World;
 use filesystem::{FileKind, Filesystem};
 use oracles::PeerOptions;
+use pool::{CreateSpec, FeatureChoice, Pool};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -191,6 +192,35 @@ async fn attributes_in_directories_and_small_blocks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn big_dnodes_are_claimed_as_they_were() {
     cut_and_import(33, 300, &[("dnodesize", "2k"), ("logbias", "throughput")]).await;
+}
+
+/// Before version 27 a snapshot must not have the head of a log in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_of_old_pools_hold_no_log() {
+    let image = Image::new(512);
+    let world = World::system(2);
+    let spec = CreateSpec {
+        properties: vec![("version".to_owned(), "26".to_owned())],
+        ..spec_with(&image, FeatureChoice::All, &[("sync", "always")])
+    };
+    let pool = Pool::create(&world, spec).await.expect("create");
+    let filesystem = open(&world, &pool, "tank").await;
+    let root = filesystem.root();
+    let made = filesystem.create(root, b"file", 0o644, ROOT).await;
+    let ino = made.expect("made").ino;
+    filesystem.sync_file(ino).await.expect("durable");
+    let names = ["tank@now".to_owned()];
+    pool.dsl()
+        .snapshots()
+        .take(&names, &[])
+        .await
+        .expect("taken");
+    let snapshot = pool.dsl().open_dataset("tank@now").await.expect("opens");
+    assert!(snapshot.objset().zil_header().log.is_hole());
+    drop(snapshot);
+    filesystem.close().await.expect("close");
+    pool.export(false).await.expect("export");
+    zdb_is_clean(image.path(), "tank");
 }
 
 /// The real OpenZFS replays our log.

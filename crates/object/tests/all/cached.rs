@@ -1,7 +1,8 @@
 //! Goal: `primarycache` means what it says: of a dataset with `none` nothing stays in the cache,
 //! with `metadata` no data does, whether it was written, changed in part, read again from an open
-//! object set, or found through a root block that was just opened. Method: the cache's own figures
-//! by kind; nobody else has anything in it.
+//! object set, or found through a root block that was just opened. What is read or written past
+//! the cache leaves nothing there, and is the same as what others read. Method: the cache's own
+//! figures by kind; nobody else has anything in it.
 
 use std::sync::Arc;
 
@@ -122,4 +123,64 @@ async fn everything_stays_with_all() {
     assert!(read.0 == BLOCKS && read_anew.0 == BLOCKS, "{told:?}");
     assert_eq!(opened, (0, 1));
     assert!(read.1 > 0 && read_anew.1 > 5, "{told:?}");
+}
+
+#[tokio::test]
+async fn what_goes_past_the_cache_leaves_nothing_there_and_is_the_same() {
+    const FIRST: u64 = 20;
+    const LAST: u64 = 219;
+    let bed = Bed::new(ObjsetKind::Other, ObjsetOptions::default()).await;
+    let mut dice = Dice(45);
+    let mut content: Vec<u8> = (0..BLOCKS * BLOCK_BYTES)
+        .map(|_| dice.next(256) as u8)
+        .collect();
+    let tx = bed.tx().await;
+    let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS).with_block_bytes(BLOCK_BYTES as u32);
+    let object = bed.set.allocate(&tx, new).await.expect("allocates");
+    let all = Bytes::from(content.clone());
+    object.write(&tx, 0, all).await.expect("writes");
+    // Blocks of which the range has only a part are not meant.
+    let from = FIRST * BLOCK_BYTES - 100;
+    let length = (LAST + 1) * BLOCK_BYTES + 100 - from;
+    object.let_go_when_synced(&tx, from, length);
+    // Of what others write since, whole or in part, that is not said.
+    for (at, length) in [(50 * BLOCK_BYTES, BLOCK_BYTES), (51 * BLOCK_BYTES + 7, 9)] {
+        let range = at as usize..(at + length) as usize;
+        // Not the same over and over, which would be in the pointer.
+        content[range.clone()].rotate_left(3);
+        let part = Bytes::copy_from_slice(&content[range]);
+        object.write(&tx, at, part).await.expect("writes");
+    }
+    let past = async |object: &object::Object| {
+        let read = object.read_past_cache(0, (BLOCKS * BLOCK_BYTES) as usize);
+        read.await.expect("reads").concat()
+    };
+    // What is not on disk yet is read from memory.
+    assert!(past(&object).await == content);
+    drop(tx);
+    bed.sync().await;
+    let passed = LAST + 1 - FIRST - 2;
+    assert_eq!(kept(&bed).0, BLOCKS - passed);
+    assert!(past(&object).await == content);
+    assert_eq!(kept(&bed).0, BLOCKS - passed);
+
+    bed.pipeline.cache().clear();
+    assert!(past(&object).await == content);
+    assert_eq!(kept(&bed).0, 0);
+    // What others read is there for both.
+    let read = object.read_bytes(70 * BLOCK_BYTES, 10);
+    let expected = &content[70 * BLOCK_BYTES as usize..][..10];
+    assert_eq!(read.await.expect("reads"), expected);
+    assert!(past(&object).await == content);
+    assert_eq!(kept(&bed).0, 1);
+
+    // The next group has nothing of it.
+    let tx = bed.tx().await;
+    let all = Bytes::from(content.clone());
+    object.write(&tx, 0, all).await.expect("writes");
+    drop(tx);
+    bed.pipeline.cache().clear();
+    bed.sync().await;
+    assert_eq!(kept(&bed).0, BLOCKS);
+    assert!(past(&object).await == content);
 }

@@ -13,7 +13,6 @@ use zio::Tx;
 use super::{CheckpointState, CheckpointStatus};
 use crate::PoolError;
 use crate::core::Core;
-use crate::removed::RemovalState;
 
 /// Units that the offset of a space map's entry of one word can count (`SM_OFFSET_BITS`), as a
 /// power of two.
@@ -67,8 +66,7 @@ fn check(core: &Core) -> Result<(), PoolError> {
     if !features.is_active(space::names::SPACEMAP_V2) && core.tree.tops().iter().any(is_too_big) {
         return refuse("device exceeds supported size; feature@spacemap_v2 lifts the limit");
     }
-    let is_running = |removal: &crate::RemovalStatus| removal.state == RemovalState::Running;
-    if core.tables.removal.as_ref().is_some_and(is_running) {
+    if core.evacuation.is_active() {
         return refuse("device removal in progress; wait until it has ended");
     }
     if core.tree.tops().iter().any(|top| top.is_expanding()) {
@@ -146,8 +144,9 @@ impl SyncTask for CheckpointTask {
     /// more.
     fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
         let state = self.core.checkpoint.state();
+        let is_removing = self.core.evacuation.is_active();
         Box::pin(std::future::ready(match (self.step, state) {
-            (Step::Take, CheckpointState::None) => Ok(()),
+            (Step::Take, CheckpointState::None) if !is_removing => Ok(()),
             (Step::Discard, CheckpointState::Exists { .. }) => Ok(()),
             _ => Err(DatasetError::Again {
                 name: self.core.identity.name(),

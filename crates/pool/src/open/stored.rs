@@ -6,18 +6,55 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use device::World;
-use format::{ObjectId, Txg};
+use format::{ObjectId, ScanPhys, Txg};
 use object::{ObjectSet, Zap};
 use scan::Scan;
 use spa::history::{History, HistoryLog};
 use spa::identity::Pairs;
 use spa::props::{PropValues, Stored};
-use spa::{damaged, directory, lost, vdevprops};
+use spa::{TxgTimeLog, damaged, directory, features, lost, vdevprops};
+use vdev::{TopSpec, Vdev, VdevTree};
 
 use super::Ground;
 use crate::auxiliary::{self, Auxiliary, Places};
 use crate::deferred::Salt;
-use crate::{ImportSpec, PoolError, multihost};
+use crate::{ImportSpec, PoolError, multihost, vdevs};
+
+/// Refuses to write a pool on RAID-Z that counts space with parity: what is used would be counted
+/// in two ways.
+pub(super) async fn check_space_unit(
+    pool: &str,
+    directory: &Zap,
+    tree: &VdevTree,
+) -> Result<(), PoolError> {
+    let has_parity =
+        |top: &Arc<Vdev>| TopSpec::of(top).is_some_and(|spec| spec.deflate_ratio != 512);
+    if !tree.tops().iter().any(has_parity) || !vdevs::counts_raw_space(directory).await? {
+        return Ok(());
+    }
+    Err(PoolError::UnsupportedForWrite {
+        pool: pool.to_owned(),
+        features: vec![features::RAW_SPACE.to_owned()],
+    })
+}
+
+/// Refuses to write a pool in which software from before version 25 has a scrub or resilver under
+/// way, which that keeps elsewhere (`dsl_scan_init`, module/zfs/dsl_scan.c). It would go on with it
+/// after us, at its own place, and take devices to be whole that were attached meanwhile.
+pub(super) async fn check_old_scan(
+    pool: &str,
+    version: u64,
+    directory: &Zap,
+) -> Result<(), PoolError> {
+    let is_there = directory.lookup(directory::OLD_SCAN).await?.is_some();
+    if version >= ScanPhys::FIRST_VERSION || !is_there {
+        return Ok(());
+    }
+    Err(PoolError::UnsupportedForWrite {
+        pool: pool.to_owned(),
+        features: vec![features::OLD_SCAN.to_owned()],
+    })
+}
 
 /// What the object directory points to.
 pub(super) struct Directory {
@@ -129,12 +166,14 @@ pub(super) async fn load_directory(
     Ok(out)
 }
 
-/// Takes over the scan that the object directory tells of.
+/// Takes over the scan that the object directory tells of, in a pool whose state was `written_by`
+/// software up to that version.
 pub(super) async fn load_scan(
     name: &str,
     scan: &Scan,
     mos: &Arc<ObjectSet>,
     synced: Txg,
+    written_by: u64,
 ) -> Result<(), PoolError> {
     let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
     let scrubbed = directory.lookup_u64(directory::LAST_SCRUBBED_TXG).await?;
@@ -162,5 +201,17 @@ pub(super) async fn load_scan(
         queue,
         Txg::new(scrubbed.unwrap_or(0)),
         synced,
+        written_by < ScanPhys::FIRST_VERSION,
     )
+}
+
+/// Takes over what the object directory says of when transaction groups were written.
+pub(super) async fn load_txg_times(
+    name: &str,
+    mos: &Arc<ObjectSet>,
+) -> Result<TxgTimeLog, PoolError> {
+    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
+    let times = TxgTimeLog::default();
+    times.load(name, &directory).await;
+    Ok(times)
 }

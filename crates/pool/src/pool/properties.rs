@@ -219,6 +219,16 @@ impl Properties<'_> {
                 });
             }
         }
+        if let Change::Version(wanted) = &change {
+            let version = core.identity.lock().version;
+            if *wanted < version {
+                return Err(PoolError::BadProperty {
+                    property: "version".to_owned(),
+                    value: wanted.to_string(),
+                    why: format!("the pool is of version {version}, and versions only rise"),
+                });
+            }
+        }
         props::check_host(&change, core.host.hostid)?;
         self.pool.core.check_writeable()?;
         if let Change::Config(name, text) = &change {
@@ -276,8 +286,22 @@ impl Properties<'_> {
         features.map(|feature| feature.name).collect()
     }
 
+    /// Raises the version of the pool's format, without enabling features. One that has it, or a
+    /// newer one, is left as it is.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`]; of reading what the step changes.
+    pub async fn raise_version(self, version: u64) -> Result<(), PoolError> {
+        self.pool.core.check_writeable()?;
+        if self.pool.core.identity.lock().version < version {
+            self.change(Change::Version(version)).await?;
+        }
+        Ok(())
+    }
+
     /// Enables the features that this release supports and `wanted` takes (by name), but those that
-    /// upgrades leave out, after the step from version 28 to feature flags; returns their names.
+    /// upgrades leave out, after the step from an older version to feature flags; returns their
+    /// names.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`].
@@ -288,7 +312,8 @@ impl Properties<'_> {
         self.pool.core.check_writeable()?;
         let version = self.pool.core.identity.lock().version;
         if version != Uberblock::VERSION_FEATURES {
-            self.change(Change::Version).await?;
+            self.change(Change::Version(Uberblock::VERSION_FEATURES))
+                .await?;
         }
         let mut enabled = Vec::new();
         for name in self.disabled_features() {

@@ -2,7 +2,8 @@
 
 use super::Pool;
 use crate::{
-    ErrorScrubStatus, PoolError, RebuildStatus, ScanStatus, ScrubCommand, ScrubNumbers, topology,
+    ErrorScrubStatus, PoolError, RebuildStatus, ScanCosts, ScanStatus, ScrubCommand, ScrubNumbers,
+    topology,
 };
 
 /// What reads all that a pool has: scrubs, resilvers, sequential rebuilds. [`Pool::scans`] gives
@@ -60,6 +61,11 @@ impl Scans<'_> {
         self.pool.core.scans.scan.numbers()
     }
 
+    /// What the last scan since the import read of each object set, up to now.
+    pub fn scan_costs(self) -> Option<ScanCosts> {
+        self.pool.core.scans.scan.costs()
+    }
+
     /// The last scrub of the error log.
     pub fn error_scrub(self) -> Option<ErrorScrubStatus> {
         self.pool.core.scans.error_scrub.status()
@@ -79,6 +85,12 @@ impl Scans<'_> {
         if !hold {
             self.pool.core.txgs.go_on();
         }
+    }
+
+    /// Which part of the disks' time scrubs have, in percent, from their next turn on; `None`: half
+    /// of a disk's that others read from, else all. Resilvers have no share.
+    pub fn set_share(self, percent: Option<u8>) {
+        self.pool.core.scans.scan.set_share(percent);
     }
 
     /// Begins the resilver that devices wait for, in place of one that is under way (`zpool

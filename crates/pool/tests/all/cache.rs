@@ -37,6 +37,8 @@ async fn pools_have_a_cache_together_and_leave_it_when_they_are_exported() {
         let create = CreateSpec {
             cache: Some(Arc::clone(&shared)),
             root_properties: vec![("dedup".into(), "on".into())],
+            // A table without logs is written at once.
+            properties: vec![("feature@fast_dedup".into(), "disabled".into())],
             ..spec(name, vec![normal(VdevLayout::Leaf(leaves[0].clone()))])
         };
         pools.push(Pool::create(&world, create).await.expect("create"));

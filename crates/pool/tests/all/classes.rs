@@ -235,7 +235,7 @@ async fn vdevs_of_every_class_are_added_and_some_removed() {
     pool.remove(&leaves[7].path).await.expect("the cache");
     pool.remove("d8.img").await.expect("a spare");
     assert!(matches!(
-        pool.remove(&tops[0].name).await,
+        pool.remove(&leaves[0].path).await,
         Err(PoolError::CannotRemove { .. })
     ));
     assert!(matches!(
@@ -271,6 +271,20 @@ async fn vdevs_of_every_class_are_added_and_some_removed() {
         .expect("the log again");
     write_logged(&dataset).await;
     assert!(top(&pool, VdevClass::Log).write_bytes > 128 << 10);
+    // Those with data are emptied first.
+    for class in [VdevClass::Special, VdevClass::Dedup] {
+        let gone = top(&pool, class);
+        let begun = pool.remove(&gone.name).await;
+        begun.expect("it begins");
+        let removal = pool::removal(&pool);
+        removal.wait().await;
+        let status = removal.status().expect("the last one");
+        assert_eq!(status.state, pool::RemovalState::Finished);
+        let has_some = class == VdevClass::Special;
+        assert!(status.copied_bytes > 0 || !has_some, "{status:?}");
+    }
+    check_objects(&dataset, &objects, 4).await;
+    check_objects(&dataset, &more, 4).await;
     drop(dataset);
     pool.export(false).await.expect("export");
     zdb_is_clean(images.path(), "tank");

@@ -4,6 +4,7 @@
 //! of table get random work; zdb after every import, which walks all pointers and compares them
 //! with the tables.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::common::*;
 use bytes::Bytes;
 use dataset::{Dataset, DatasetError, DirtyEstimate, ListOptions, PropertyChange};
 use device::World;
-use format::{ObjectId, ObjectType};
-use object::{NewObject, Object};
+use format::{LABEL_START_BYTES, ObjectId, ObjectType};
+use object::{NewObject, Object, Zap};
 use pool::{
     FeatureChoice, FeatureState, ImportSpec, LeafSpec, LogLimits, Pool, PruneBy, VdevLayout,
 };
@@ -784,6 +785,81 @@ async fn logs_hold_what_is_not_in_the_tables() {
         (status.entries, nice(references(&kinds)))
     );
     zdb_is_clean(dir, "tank");
+}
+
+/// Goal: changes for a part of a table that is damaged stop no import, and none of them is lost.
+/// Method: entries in the table and changes of each of them in logs; a leaf destroyed; imports with
+/// too little memory for the logs, and with enough. What was shared is still there after one of two
+/// references is gone and other data was written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_for_a_damaged_part_of_a_table_stay_in_the_logs() {
+    let (ground, pool) = Ground::new(true, "on", &[]).await;
+    let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+    let object = new_object(&dataset, 16 * KIB).await;
+    let again = new_object(&dataset, 16 * KIB).await;
+    let (kept, gone) = (object.id(), again.id());
+    for kind in 0..400 {
+        put(&dataset, &object, kind, pattern(kind)).await;
+    }
+    pool.sync().await.expect("sync");
+    flush(&pool).await;
+    pool::set_dedup_log_limits(&pool, SMALL_STEPS);
+    for kind in 0..450 {
+        put(&dataset, &again, kind, pattern(kind)).await;
+    }
+    pool.sync().await.expect("sync");
+    assert!(pool.status().dedup.logged > 420);
+    let leaf = {
+        let mos = pool.dsl().mos();
+        let mut table = ObjectId::POOL_DIRECTORY;
+        for name in ["DDT-sha256", "DDT-sha256-zap-unique"] {
+            let zap = Zap::hold(mos, table).await.expect("hold");
+            let id = zap.lookup_u64(name).await.expect("look up");
+            table = ObjectId::new(id.expect("the table"));
+        }
+        let table = mos.hold(table).await.expect("hold");
+        let last = table.info().max_block_id;
+        table.block_pointer(last).await.expect("a leaf")
+    };
+    drop((object, again, dataset));
+    pool.export(false).await.expect("export");
+    let dir = ground.images.path();
+    for image in ["d0.img", "d1.img"] {
+        let file = std::fs::File::options().write(true).open(dir.join(image));
+        let file = file.expect("an image");
+        for dva in leaf.dvas() {
+            let at = LABEL_START_BYTES + dva.offset_bytes();
+            file.write_all_at(&[0xa5; 512], at).expect("write");
+        }
+    }
+    let kinds = [(kept, (0..400).collect()), (gone, (0..450).collect())];
+    let mut left = 0;
+    for round in 0..3 {
+        let mut spec = ImportSpec::new(find(&ground.world, dir).await, host());
+        spec.cache = (round < 2).then(|| SharedCache::new(64 << 10));
+        let pool = Pool::import(&ground.world, spec).await.expect("import");
+        let logged = pool.status().dedup.logged;
+        assert!((20..300).contains(&logged), "{logged} in round {round}");
+        check_kinds(&pool, &kinds[..2 - usize::from(round > 0)]).await;
+        if round == 0 {
+            left = logged;
+            let dataset = pool.dsl().open_dataset("tank").await.expect("open");
+            free_objects(&dataset, &[gone]).await;
+            for _ in 0..4 {
+                pool.sync().await.expect("sync");
+            }
+            let more = new_object(&dataset, 16 * KIB).await;
+            for kind in 1000..1800 {
+                put(&dataset, &more, kind - 1000, pattern(kind)).await;
+            }
+            pool.sync().await.expect("sync");
+        } else {
+            // Entries of the 50 blocks that had one reference are gone.
+            assert!(logged + 50 >= left, "{logged} of {left}");
+        }
+        check_kinds(&pool, &kinds[..1]).await;
+        pool.export(false).await.expect("export");
+    }
 }
 
 /// Writes to the pool as OpenZFS does, so that logs hold changes on both sides.

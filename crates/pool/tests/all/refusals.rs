@@ -3,11 +3,18 @@
 //! Method: texts with zero bytes, texts that are too long, paths that labels have no room for; the
 //! pool goes on and can be imported again.
 
-use crate::common::*;
-use device::World;
-use pool::{AddSpec, FeatureChoice, HistoryWhat, LeafSpec, Pool, PoolError, VdevLayout};
+use std::sync::Arc;
 
-async fn small(images: &Images, world: &World) -> std::sync::Arc<Pool> {
+use crate::common::*;
+use dataset::{DatasetError, SyncTask};
+use device::{BoxFuture, World};
+use object::SyncContext;
+use pool::{
+    AddSpec, CreateSpec, FeatureChoice, FoundPool, HistoryWhat, ImportSpec, LeafSpec, Pool,
+    PoolError, VdevLayout,
+};
+
+async fn small(images: &Images, world: &World) -> Arc<Pool> {
     let leaves = images.make(1, 64);
     let vdevs = vec![normal(VdevLayout::Leaf(leaves[0].clone()))];
     Pool::create(world, spec("tank", vdevs))
@@ -174,4 +181,108 @@ async fn paths_that_labels_have_no_room_for_are_refused() {
     check_objects(&dataset, &objects, 2).await;
     drop(dataset);
     pool.export(false).await.expect("export");
+}
+
+/// Makes a pool one that counts space with parity, or that old software scans.
+struct Mark {
+    pool: Arc<Pool>,
+    is_scanned: bool,
+}
+
+impl SyncTask for Mark {
+    fn name(&self) -> &'static str {
+        "mark"
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(async move {
+            let (directory, tx) = (self.pool.dsl().directory(), zio::Tx::syncing(ctx.txg));
+            match self.is_scanned {
+                true => directory.add_u64(&tx, "scrub_func", 1).await?,
+                false => directory.remove(&tx, "deflate").await?,
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A pool that was marked so, and exported.
+async fn marked(world: &World, images: &Images, made: CreateSpec, is_scanned: bool) -> FoundPool {
+    let pool = Pool::create(world, made).await.expect("create");
+    let mark = Mark {
+        pool: pool.clone(),
+        is_scanned,
+    };
+    pool.dsl().tasks().run(Arc::new(mark)).await.expect("done");
+    pool.export(false).await.expect("export");
+    drop(pool);
+    find(world, images.path()).await
+}
+
+/// It is imported read-only, and refused for writing for a reason.
+async fn is_only_read(world: &World, found: FoundPool, why: &str) {
+    let written = Pool::import(world, ImportSpec::new(found.clone(), host())).await;
+    let error = written.expect_err("it is only read").to_string();
+    assert!(error.contains(why), "{error}");
+    let only_read = ImportSpec {
+        read_only: true,
+        ..ImportSpec::new(found, host())
+    };
+    let pool = Pool::import(world, only_read).await.expect("read");
+    pool.export(false).await.expect("export");
+}
+
+/// Goal: a pool whose space counts with parity is only read. Without parity that is the same, and
+/// it gets none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_that_count_raw_space_are_only_read() {
+    let world = World::system(2);
+    let raidz = |leaves| VdevLayout::Raidz { parity: 1, leaves };
+    let images = Images::new();
+    let made = spec("tank", vec![normal(raidz(images.make(3, 64)))]);
+    let found = marked(&world, &images, made, false).await;
+    is_only_read(&world, found, "with parity").await;
+
+    let images = Images::new();
+    let made = spec("tank", vec![normal(VdevLayout::Mirror(images.make(2, 64)))]);
+    let found = marked(&world, &images, made, false).await;
+    let pool = Pool::import(&world, ImportSpec::new(found, host())).await;
+    let pool = pool.expect("as ever");
+    let others = Images::new();
+    let add = |layout| AddSpec {
+        vdevs: vec![normal(layout)],
+        force: true,
+        ..AddSpec::default()
+    };
+    let refused = pool.add(&add(raidz(others.make(3, 64)))).await;
+    let error = refused.expect_err("it has parity").to_string();
+    assert!(error.contains("with parity"), "{error}");
+    let more = Images::new();
+    let mirror = VdevLayout::Mirror(more.make(2, 64));
+    pool.add(&add(mirror)).await.expect("added");
+    pool.export(false).await.expect("export");
+}
+
+/// Goal: what old software scans is only read, as it would go on without what changed meanwhile.
+/// Later software begins anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_that_old_software_scans_are_only_read() {
+    let world = World::system(2);
+    for version in [24, 25] {
+        let images = Images::new();
+        let made = CreateSpec {
+            properties: vec![("version".to_owned(), version.to_string())],
+            ..spec("tank", vec![normal(VdevLayout::Mirror(images.make(2, 64)))])
+        };
+        let found = marked(&world, &images, made, true).await;
+        if version < 25 {
+            is_only_read(&world, found, "old software").await;
+            continue;
+        }
+        let pool = Pool::import(&world, ImportSpec::new(found, host())).await;
+        let exported = pool.expect("as ever").export(false).await;
+        exported.expect("export");
+    }
 }

@@ -149,15 +149,17 @@ async fn an_older_state_is_written_to() {
         spec.read_only = false;
         let pool = Pool::import(&world, spec).await.expect("import -T");
         assert!(pool.rewound().is_some());
-        for (name, is_there) in [
+        for (known, is_there) in [
             ("tank/early", true),
             ("tank/late", false),
             ("tank/other", false),
         ] {
+            let found = pool.dsl().directories().lookup(known).await;
             assert_eq!(
-                pool.dsl().directories().lookup(name).await.is_ok(),
+                found.is_ok(),
                 is_there,
-                "{name}"
+                "{known} before {name}: {:?}",
+                found.err()
             );
         }
         add(&pool, name).await;

@@ -27,6 +27,7 @@ use crate::damage::{
     DISKS, How, Image, PATIENCE, Victim, destroy, leave_and_return, load, make, save, try_import,
     victims,
 };
+use crate::programs::{Step, Steps};
 
 const ROOTS: [&str; 8] = [
     "tank",
@@ -161,6 +162,15 @@ fn tasks() -> Vec<Task> {
             &[("org.example:c".into(), "d".into())],
             Arc::new(BareFilesystem)
         )),
+        // What some of its changes lack keeps none of the others from being made.
+        task!("a program", |dsl| dsl.tasks().run_program(Steps::new(&[
+            Step::Take("tank/b@new"),
+            Step::Destroy("tank/b@1"),
+            Step::Promote("tank/b2"),
+            Step::Rename("tank/b", "3", "three"),
+            Step::Set("tank/b", "f"),
+            Step::Destroy("tank/c"),
+        ]))),
     ]
 }
 

@@ -27,6 +27,7 @@ use spa::PoolError;
 use vdev::ScanRead;
 
 use super::blocks::Blocks;
+use super::share::Sharing;
 use super::visit::{IsOver, Visit};
 use super::{Scan, State};
 use crate::Scans;
@@ -183,7 +184,11 @@ impl Scan {
                     self.state.lock().again.put_back(rest);
                 }
             }
-            blocks.issue(&blocks.again, read, tasks, is_over).await;
+            {
+                let share = self.share().filter(|_| read != ScanRead::Resilver);
+                let _sharing = Sharing::new(&scans.spa.tree, share);
+                blocks.issue(&blocks.again, read, tasks, is_over).await;
+            }
             if is_over() || !self.is_again(&self.state.lock()) {
                 return Ok(());
             }

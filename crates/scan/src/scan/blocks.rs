@@ -20,6 +20,7 @@ use vdev::{Priority, RangeSet, ScanRead};
 use zio::{CacheUse, Pipeline, ReadContext, ZioError};
 
 use super::ScrubNumbers;
+use super::cost::Costs;
 use super::lane::Lanes;
 use super::queue::{Found, Queue};
 use crate::Scans;
@@ -90,6 +91,8 @@ pub(super) struct Blocks {
     /// Where the blocks are that were in there.
     again_seen: Mutex<Seen>,
     pub(super) numbers: Numbers,
+    /// What it reads of each object set.
+    pub(super) costs: Costs,
     /// Txgs of which a block could not be read, or may not have been met.
     pub(super) lost_txgs: Mutex<RangeSet>,
     lanes: Lanes,
@@ -104,6 +107,7 @@ impl Blocks {
             again: Arc::default(),
             again_seen: Mutex::default(),
             numbers: Numbers::default(),
+            costs: Costs::default(),
             lost_txgs: Mutex::default(),
             lanes: Lanes::default(),
         })
@@ -190,8 +194,9 @@ impl Blocks {
             true => &self.again,
             false => &self.queue,
         };
-        if !queue.add(found) {
-            self.note_lost(&bookmark, Txg::ZERO, "a block pointer leads nowhere");
+        match queue.add(found) {
+            true => self.costs.add(bookmark.objset, pointer),
+            false => self.note_lost(&bookmark, Txg::ZERO, "a block pointer leads nowhere"),
         }
     }
 
@@ -215,7 +220,10 @@ impl Blocks {
             return;
         }
         match self.is_wanted(met.pointer, wanted) || result.is_err() {
-            true => self.note_verified(met.pointer),
+            true => {
+                self.note_verified(met.pointer);
+                self.costs.add(met.bookmark.objset, met.pointer);
+            }
             false => add(&self.numbers.skipped_bytes, met.pointer.asize_bytes()),
         }
     }
@@ -247,8 +255,9 @@ impl Blocks {
 
     /// Room for a block's bytes in memory.
     async fn place(&self, pointer: &BlockPointer, read: ScanRead) -> Option<OwnedSemaphorePermit> {
-        let lane = self.lanes.of(self.pipeline.tree(), pointer);
-        lane.place(pointer, read).await
+        let tree = self.pipeline.tree();
+        let lane = self.lanes.of(tree, pointer);
+        lane.place(pointer, read, vdev::scan_share(tree)).await
     }
 
     fn context(bookmark: Bookmark, is_log: bool) -> ReadContext {

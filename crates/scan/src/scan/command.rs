@@ -37,17 +37,23 @@ impl CommandTask {
             (state.current.is_running(), state.current.is_paused())
         };
         match self.command {
-            ScrubCommand::Start | ScrubCommand::Continue if is_paused => self.set_paused(false),
-            ScrubCommand::Start | ScrubCommand::Continue
-                if !is_running && !scans.is_rebuilding() =>
-            {
-                let from = match self.command {
-                    ScrubCommand::Continue => scan.last_scrubbed_txg(),
-                    _ => Txg::ZERO,
+            begins if begins.begins() && is_paused => self.set_paused(false),
+            begins if begins.begins() && !is_running && !scans.is_rebuilding() => {
+                let (from, until) = match begins {
+                    // What was written in that group itself was left out (`finish`).
+                    ScrubCommand::Continue => {
+                        let last = scan.last_scrubbed_txg().get();
+                        (Txg::new(last.saturating_sub(1)), None)
+                    }
+                    ScrubCommand::Between { from_s, until_s } => {
+                        scans.spa.txg_times.between(from_s, until_s)
+                    }
+                    _ => (Txg::ZERO, None),
                 };
+                let until = until.map_or(ctx.txg, |until| until.min(ctx.txg));
                 let function = ScanPhys::FUNCTION_SCRUB;
                 let uses = uses_of(scans.spa.tree.leaves());
-                scan.setup(scans, &tx, function, (from, ctx.txg), uses)
+                scan.setup(scans, &tx, function, (from, until), uses)
                     .await?;
             }
             ScrubCommand::Pause if is_running && !is_paused => self.set_paused(true),
@@ -130,6 +136,7 @@ pub async fn command(
     let errors = &scans.error_scrub;
     let (is_of_errors, is_errors_paused) = errors.is_running();
     let is_rebuilding = scans.is_rebuilding();
+    let begins = command.begins() || command == ScrubCommand::Errors;
     {
         let state = scans.scan.state.lock();
         let at = &state.current;
@@ -138,32 +145,28 @@ pub async fn command(
             _ if at.is_running() && at.is_resilver() || is_rebuilding => {
                 return Err(PoolError::Resilvering { pool: pool() });
             }
-            ScrubCommand::Start | ScrubCommand::Continue | ScrubCommand::Errors
-                if is_scrub && !at.is_paused() =>
-            {
+            _ if begins && is_scrub && !at.is_paused() => {
                 return Err(PoolError::ScrubActive { pool: pool() });
             }
             ScrubCommand::Errors if is_scrub => {
                 return Err(PoolError::ScrubPausedToCancel { pool: pool() });
             }
-            ScrubCommand::Start | ScrubCommand::Continue | ScrubCommand::Errors
-                if is_of_errors && !is_errors_paused =>
-            {
+            _ if begins && is_of_errors && !is_errors_paused => {
                 return Err(PoolError::ErrorScrubActive { pool: pool() });
             }
-            ScrubCommand::Start | ScrubCommand::Continue if is_of_errors => {
+            _ if command.begins() && is_of_errors => {
                 return Err(PoolError::ErrorScrubPaused { pool: pool() });
             }
             ScrubCommand::Pause if is_of_errors && is_errors_paused => {
                 return Err(PoolError::ErrorScrubPaused { pool: pool() });
             }
-            ScrubCommand::Start | ScrubCommand::Continue | ScrubCommand::Errors => {}
+            _ if begins => {}
             ScrubCommand::Pause | ScrubCommand::Stop if is_of_errors => {}
             _ if !is_scrub => return Err(PoolError::NoScrub { pool: pool() }),
             ScrubCommand::Pause if at.is_paused() => {
                 return Err(PoolError::ScrubPaused { pool: pool() });
             }
-            ScrubCommand::Pause | ScrubCommand::Stop => {}
+            _ => {}
         }
     }
     let of_errors = match command {
@@ -180,8 +183,7 @@ pub async fn command(
     if scans.spa.dsl.directories().origin_object().is_none() {
         return Err(PoolError::ScrubOfOldPool { pool: pool() });
     }
-    let is_start = matches!(command, ScrubCommand::Start | ScrubCommand::Continue);
-    if is_start || command == ScrubCommand::Errors {
+    if begins {
         let _admin = scans.spa.admin.lock().await;
         look_again.await?;
     }

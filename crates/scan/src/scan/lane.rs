@@ -62,19 +62,24 @@ impl Lane {
         }
     }
 
-    fn pieces_of(&self, bytes: u64, read: ScanRead) -> u32 {
+    fn pieces_of(&self, bytes: u64, read: ScanRead, share: u64) -> u32 {
         let factor = self.factors[usize::from(!read.reads_all())];
-        let bytes = bytes.saturating_mul(factor);
-        (bytes.clamp(BLOCK_BYTES_MIN, self.bytes_max) / PIECE_BYTES) as u32
+        let bytes = bytes.saturating_mul(factor).max(BLOCK_BYTES_MIN);
+        let bytes = bytes.saturating_mul(100) / share.clamp(1, 100);
+        (bytes.min(self.bytes_max) / PIECE_BYTES) as u32
     }
 
     /// Room for a block, until the answer is dropped; a bigger one than all of it gets all of it.
+    /// Of a scan that has a `share` of the devices' time, in percent, as much less is under way:
+    /// else the turn of the sync loop would take as much longer.
     pub(super) async fn place(
         &self,
         pointer: &BlockPointer,
         read: ScanRead,
+        share: Option<u8>,
     ) -> Option<OwnedSemaphorePermit> {
-        let pieces = self.pieces_of(pointer.asize_bytes(), read);
+        let share = share.map_or(100, u64::from);
+        let pieces = self.pieces_of(pointer.asize_bytes(), read, share);
         // It is never closed.
         self.pieces.clone().acquire_many_owned(pieces).await.ok()
     }
@@ -115,7 +120,7 @@ mod tests {
     fn devices_have_their_share_and_all_together_a_bound() {
         // A mirror of three, one of two vdevs.
         let mirror = Lane::new(3, 2, [3, 1]);
-        let pieces = |bytes: u64, read: ScanRead| u64::from(mirror.pieces_of(bytes, read));
+        let pieces = |bytes: u64, read: ScanRead| u64::from(mirror.pieces_of(bytes, read, 100));
         assert_eq!(mirror.bytes_max, 3 * BYTES_PER_DEVICE);
         assert_eq!(pieces(BLOCK, ScanRead::Scrub) * PIECE_BYTES, 3 * BLOCK);
         assert_eq!(pieces(BLOCK, ScanRead::Resilver) * PIECE_BYTES, BLOCK);
@@ -123,6 +128,10 @@ mod tests {
             assert_eq!(pieces(512, read) * PIECE_BYTES, BLOCK_BYTES_MIN);
             assert_eq!(pieces(HUGE, read) * PIECE_BYTES, mirror.bytes_max);
         }
+        let a_quarter = u64::from(mirror.pieces_of(BLOCK, ScanRead::Resilver, 25));
+        assert_eq!(a_quarter * PIECE_BYTES, 4 * BLOCK);
+        let small = u64::from(mirror.pieces_of(512, ScanRead::Scrub, 25));
+        assert_eq!(small * PIECE_BYTES, 4 * BLOCK_BYTES_MIN);
         // Of many, or wide ones, all have less, but not too little for a run or two.
         let bytes_max = |devices, vdevs| Lane::new(devices, vdevs, [2, 2]).bytes_max;
         assert_eq!(bytes_max(12, 4), BYTES_MAX / 4);
@@ -134,7 +143,7 @@ mod tests {
     #[test]
     fn a_lane_that_is_full_has_room_for_nothing_more() {
         let lane = Lane::new(1, 1, [1, 1]);
-        let all = lane.pieces_of(HUGE, ScanRead::Scrub);
+        let all = lane.pieces_of(HUGE, ScanRead::Scrub, 100);
         let held = lane.pieces.clone().try_acquire_many_owned(all);
         let held = held.expect("the biggest block has room in an empty lane");
         assert!(lane.pieces.clone().try_acquire_owned().is_err());

@@ -50,6 +50,7 @@
 mod again;
 mod blocks;
 mod command;
+mod cost;
 mod defer;
 mod lane;
 mod position;
@@ -57,11 +58,12 @@ mod queue;
 mod read_only;
 mod rebuilt;
 mod resilver;
+mod share;
 mod visit;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use format::{Guid, ObjectId, ObjectType, ScanPhys, Txg};
@@ -80,9 +82,11 @@ use again::Again;
 use blocks::{Blocks, get, repaired_bytes};
 use position::{DESTROYED, Position, leave_out_tables};
 use resilver::When;
+use share::Sharing;
 use visit::{IsOver, Visit};
 
 pub use command::command;
+pub use cost::{ScanCost, ScanCosts};
 pub use defer::{is_deferred, resilver};
 
 /// Words of [`ScanPhys`].
@@ -96,6 +100,8 @@ const TURN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 const TURN_WAITED_FOR: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(500)];
 /// How long it takes at most (`zfs_txg_timeout`).
 const TURN_MAX: Duration = Duration::from_secs(5);
+/// Seconds by which what a pool notes of its groups may be newer than a scan that began later.
+const LIMIT_SLACK_S: u64 = 5;
 /// Txgs after an import in which no scan goes on.
 const TXGS_AFTER_IMPORT: u64 = 2;
 
@@ -104,6 +110,15 @@ const TXGS_AFTER_IMPORT: u64 = 2;
 pub enum ScrubCommand {
     /// Start it, or go on with a paused one.
     Start,
+    /// The same, of what was written between two moments, as far as the pool notes when its
+    /// transaction groups were written: rather more than less, but for what users wrote in the
+    /// last seconds, which may have gone to disk later.
+    Between {
+        /// Seconds since 1970; without it, all that is older too.
+        from_s: Option<u64>,
+        /// Seconds since 1970; without it, all that is newer too.
+        until_s: Option<u64>,
+    },
     /// The same, of what was written since the last one that was finished.
     Continue,
     /// Start one of the blocks that the error log names, or go on with a paused one.
@@ -112,6 +127,13 @@ pub enum ScrubCommand {
     Pause,
     /// Stop it.
     Stop,
+}
+
+impl ScrubCommand {
+    /// Whether a scrub begins, or a paused one goes on.
+    fn begins(self) -> bool {
+        matches!(self, Self::Start | Self::Between { .. } | Self::Continue)
+    }
 }
 
 /// What a scrub has done, in numbers. Blocks and bytes are counted by pointer: all copies of one,
@@ -166,6 +188,8 @@ struct State {
     stored: Position,
     /// The stored queue is the one in the MOS.
     disk_queue: BTreeMap<u64, u64>,
+    /// The queue of a scan that was given up at the import, which is to be freed.
+    left_queue: ObjectId,
     /// Datasets to visit once more.
     again: Again,
     /// What is in the MOS is the scan at its begin, as something is left to look at again.
@@ -178,6 +202,8 @@ struct State {
     /// The queue is being read.
     is_clearing: bool,
     run: Run,
+    /// The scrub under way leaves out blocks that were there when it began, as they are too new.
+    is_limited: bool,
     /// Txg of the import.
     first_txg: Txg,
     /// What devices lacked when the last resilver was done and had not mended it.
@@ -205,6 +231,8 @@ pub struct Scan {
     is_held: AtomicBool,
     queue_blocks_max: AtomicUsize,
     defer_percent: AtomicU64,
+    /// Of the disks' time, that scrubs have; zero: none is said.
+    share_percent: AtomicU8,
     /// Whether a scan runs, and whether it is paused.
     active: watch::Sender<(bool, bool)>,
     /// Of a pool that was imported read-only.
@@ -220,6 +248,7 @@ impl Default for Scan {
             is_held: AtomicBool::new(false),
             queue_blocks_max: AtomicUsize::new(QUEUE_BLOCKS_MAX),
             defer_percent: AtomicU64::new(defer::DEFER_PERCENT),
+            share_percent: AtomicU8::new(0),
             active: watch::Sender::new((false, false)),
             read_only: read_only::Scrub::default(),
         }
@@ -233,6 +262,10 @@ fn now_s(scans: &Scans) -> u64 {
 impl Scan {
     /// Takes over what the MOS's directory says, at the import.
     ///
+    /// `is_outdated` where software had the pool since that knows nothing of such scans
+    /// (`spa_prev_software_version`, module/zfs/dsl_scan.c): what it snapshotted was not noted, and
+    /// would be passed over. A resilver that is still needed begins anew.
+    ///
     /// # Errors
     /// [`format::FormatError`], by its type: any number of words can be read.
     pub fn load(
@@ -241,6 +274,7 @@ impl Scan {
         queue: Option<BTreeMap<u64, u64>>,
         last_scrubbed_txg: Txg,
         synced: Txg,
+        is_outdated: bool,
     ) -> Result<(), PoolError> {
         let mut state = self.state.lock();
         state.first_txg = synced.next();
@@ -252,8 +286,16 @@ impl Scan {
         state.rest = words.split_off(WORDS);
         let mut phys = ScanPhys::from_words(&words)?;
         state.is_known = true;
-        let queue = queue.unwrap_or_else(|| {
-            // Nobody knows what it has not come to: it is given up, and the queue left behind.
+        if phys.state == ScanPhys::STATE_SCANNING && is_outdated {
+            // So that nobody else goes on with it either.
+            state.is_dirty = true;
+            if queue.is_some() {
+                state.left_queue = phys.queue;
+            }
+        }
+        let queue = queue.filter(|_| !is_outdated).unwrap_or_else(|| {
+            // Nobody knows what it has not come to: it is given up. A queue that cannot be read is
+            // left behind.
             if phys.state == ScanPhys::STATE_SCANNING {
                 phys.state = ScanPhys::STATE_CANCELED;
             }
@@ -288,7 +330,14 @@ impl Scan {
         let scan = &scans.scan;
         if scan.state.lock().current.is_running() {
             scan.begin_run(scans, None);
+            let times = scans.spa.txg_times.times();
             let mut state = scan.state.lock();
+            let phys = state.current.phys;
+            // What was written before it began is in earlier groups than those that one of all
+            // leaves out.
+            let before_s = phys.start_time_seconds.saturating_sub(LIMIT_SLACK_S);
+            let noted = times.until(before_s);
+            state.is_limited = noted.is_some_and(|noted| phys.max_txg <= noted.txg);
             if state.current.is_paused() {
                 state.run.pause_s = now_s(scans);
             }
@@ -578,6 +627,7 @@ impl Scan {
             state.stored = state.current.clone();
             state.again = Again::default();
             state.is_dirty = true;
+            state.is_limited = max_txg < tx.txg() && function == ScanPhys::FUNCTION_SCRUB;
         }
         for leaf in scans.spa.tree.leaves() {
             if let Some(leaf) = leaf.leaf() {
@@ -646,7 +696,11 @@ impl Scan {
         let text = format!("errors={}", scans.spa.errors.count());
         scans.spa.history.internal(tx, event, text).await;
         let is_scrub = phys.function == ScanPhys::FUNCTION_SCRUB;
-        if is_whole && is_scrub {
+        let before = self.last_scrubbed_txg();
+        // (OpenZFS takes the end of any, so that what one by date left out is left out by `-C`.)
+        // A scan leaves out the group of its end, so the next one is to read that.
+        let goes_on = phys.min_txg.is_zero() || phys.min_txg < before;
+        if is_whole && is_scrub && goes_on && before < phys.max_txg {
             let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
             let name = directory::LAST_SCRUBBED_TXG;
             directory.update_u64(tx, name, phys.max_txg.get()).await?;
@@ -658,11 +712,12 @@ impl Scan {
         let unmended = scans.settle_missing(&phys, is_whole && knows_all, &lost);
         self.state.lock().unmended = unmended;
         self.end_deferral(scans, ctx).await?;
-        // One that left out old blocks says nothing of what is known of them.
+        // One that left out blocks says nothing of what is known of them.
+        let is_of_all = phys.min_txg.is_zero() && !self.state.lock().is_limited;
         scans
             .spa
             .errors
-            .end_scrub(is_whole && is_scrub && phys.min_txg.is_zero());
+            .end_scrub(is_whole && is_scrub && is_of_all);
         match (is_whole, is_scrub) {
             (true, true) => scans.spa.events.tell(Sysevent::ScrubFinish),
             (true, false) => {
@@ -793,6 +848,7 @@ impl Scan {
             true => ScanRead::Resilver,
             false => ScanRead::Scrub,
         };
+        let share = self.share().filter(|_| !is_resilver);
         let is_over = self.turn_of(scans, txg, usize::from(is_resilver), 1);
         // However much there is to look at again, the walk goes on.
         let is_half_over = self.turn_of(scans, txg, usize::from(is_resilver), 2);
@@ -835,7 +891,11 @@ impl Scan {
                 state.is_clearing = done || blocks.queue.len() >= max;
             }
             if self.state.lock().is_clearing {
-                blocks.issue(&blocks, read, &tasks, &is_over).await;
+                {
+                    // All of it has been read when that is over.
+                    let _sharing = Sharing::new(&scans.spa.tree, share);
+                    blocks.issue(&blocks, read, &tasks, &is_over).await;
+                }
                 if blocks.queue.is_empty() {
                     self.reach(scans);
                     let is_done = {
@@ -895,7 +955,7 @@ impl Scan {
 
     /// Stores what changed.
     async fn store(&self, scans: &Scans, tx: &Tx) -> Result<(), PoolError> {
-        let (mut stored, disk_queue, rest) = {
+        let (mut stored, disk_queue, rest, left) = {
             let mut state = self.state.lock();
             let at_begin = self.is_again(&state);
             let before = std::mem::replace(&mut state.is_stored_at_begin, at_begin);
@@ -906,9 +966,16 @@ impl Scan {
                 true => state.stored.at_begin(),
                 false => state.stored.clone(),
             };
-            (stored, state.disk_queue.clone(), state.rest.clone())
+            let left = std::mem::replace(&mut state.left_queue, ObjectId::ZERO);
+            (stored, state.disk_queue.clone(), state.rest.clone(), left)
         };
         let mos = scans.spa.dsl.mos();
+        if !left.is_zero()
+            && let Ok(queue) = mos.hold(left).await
+            && queue.info().object_type == ObjectType::SCAN_QUEUE
+        {
+            mos.free(tx, left).await?;
+        }
         if stored.is_running() {
             let zap = match stored.phys.queue.is_zero() {
                 true => Zap::create(mos, tx, ZapOptions::new(ObjectType::SCAN_QUEUE)).await?,
@@ -973,9 +1040,13 @@ mod tests {
     use super::*;
 
     fn load(words: &[u64]) -> Scan {
+        load_after(words, false)
+    }
+
+    fn load_after(words: &[u64], is_outdated: bool) -> Scan {
         let scan = Scan::default();
-        let value = ZapValue::from_u64s(words);
-        scan.load(Some(&value), Some(BTreeMap::new()), Txg::ZERO, Txg::new(9))
+        let (value, queue) = (ZapValue::from_u64s(words), Some(BTreeMap::new()));
+        scan.load(Some(&value), queue, Txg::ZERO, Txg::new(9), is_outdated)
             .expect("any number of words");
         scan
     }
@@ -994,6 +1065,14 @@ mod tests {
         assert!(state.is_active());
         assert_eq!((phys.errors, &state.rest[..]), (3, &[0, 7][..]));
         assert!(phys.ddt_bookmark.class > phys.ddt_class_max);
+        // Software that knows nothing of it had the pool since.
+        words[2] = 5;
+        let outdated = load_after(&words, true);
+        let state = outdated.state.lock();
+        assert!(!state.is_active() && state.is_dirty);
+        assert_eq!(state.left_queue, ObjectId::new(words[2]));
+        assert!(state.stored.phys.queue.is_zero());
+        drop(state);
         // A place in fewer words is not understood.
         let older = load(&words[..14]);
         let state = older.state.lock();

@@ -35,6 +35,7 @@ use vdev::ScanRead;
 use zio::ZioError;
 
 use super::blocks::{Blocks, Wanted, add};
+use super::cost::ScanCosts;
 use super::queue::Queue;
 use super::visit::visit_log;
 use super::{ScrubCommand, ScrubNumbers};
@@ -78,6 +79,7 @@ struct Run {
     world: World,
     tasks: Tasks,
     blocks: Arc<Blocks>,
+    wanted: Wanted,
     events: Arc<Events>,
     /// First txg after the state that is scrubbed.
     first_txg: Txg,
@@ -114,7 +116,7 @@ impl Visitor for Walk {
     }
 
     fn meet(&self, met: &Met<'_>) -> bool {
-        self.run.blocks.meet(met, &WANTED)
+        self.run.blocks.meet(met, &self.run.wanted)
     }
 
     fn read(
@@ -122,11 +124,12 @@ impl Visitor for Walk {
         pointer: BlockPointer,
         bookmark: Bookmark,
     ) -> BoxFuture<'static, Result<Bytes, ZioError>> {
-        self.run.blocks.clone().read(pointer, bookmark, WANTED)
+        let wanted = self.run.wanted;
+        self.run.blocks.clone().read(pointer, bookmark, wanted)
     }
 
     fn entered(&self, met: &Met<'_>, result: Result<(), &ZioError>) {
-        self.run.blocks.entered(met, result, &WANTED);
+        self.run.blocks.entered(met, result, &self.run.wanted);
     }
 
     fn dnode(&self, object: ObjectId, dnode: &DnodePhys, endian: Endian) {
@@ -239,14 +242,14 @@ impl Run {
                 objset,
                 root,
                 self.first_txg,
-                &WANTED,
+                &self.wanted,
             )
             .await;
         }
         let what = Traverse {
             root: place.root,
             objset: place.objset,
-            after: place.after,
+            after: place.after.max(self.wanted.after),
             from: place.from,
         };
         let walk = Arc::new(Walk {
@@ -350,7 +353,9 @@ impl Drop for Ending<'_> {
             times.end_s = run.now_s();
             times.canceled = !self.is_whole;
         }
-        run.blocks.errors.end_scrub(self.is_whole);
+        // One that left out blocks says nothing of what is known of them.
+        let is_of_all = run.wanted.after == WANTED.after && run.wanted.before == WANTED.before;
+        run.blocks.errors.end_scrub(self.is_whole && is_of_all);
         run.events.tell(match self.is_whole {
             true => Sysevent::ScrubFinish,
             false => Sysevent::ScrubAbort,
@@ -379,6 +384,14 @@ impl Scrub {
     /// How the last one stands or ended; `None` before the first since the import.
     pub fn status(&self) -> Option<ScanStatus> {
         self.last().map(|run| run.status())
+    }
+
+    pub fn costs(&self) -> Option<ScanCosts> {
+        let run = self.last()?;
+        Some(ScanCosts {
+            by_objset: run.blocks.costs.values(),
+            is_continued: false,
+        })
     }
 
     pub fn numbers(&self) -> Option<ScrubNumbers> {
@@ -425,7 +438,10 @@ pub fn command(scans: &Scans, command: ScrubCommand) -> Result<(), PoolError> {
     let active = last.clone().filter(|run| !run.is_ended());
     let pool = || scans.spa.identity.name();
     match (command, active) {
-        (ScrubCommand::Start | ScrubCommand::Continue, Some(run)) => {
+        (
+            ScrubCommand::Start | ScrubCommand::Between { .. } | ScrubCommand::Continue,
+            Some(run),
+        ) => {
             let mut times = run.times.lock();
             if *run.state.borrow() != State::Paused {
                 return Err(PoolError::ScrubActive { pool: pool() });
@@ -437,9 +453,20 @@ pub fn command(scans: &Scans, command: ScrubCommand) -> Result<(), PoolError> {
             run.state.send_replace(State::Running);
             Ok(())
         }
-        (ScrubCommand::Start | ScrubCommand::Continue, None) => {
+        (ScrubCommand::Start | ScrubCommand::Between { .. } | ScrubCommand::Continue, None) => {
             scans.spa.events.tell(Sysevent::ScrubStart);
-            *last = Some(start(scans));
+            let (after, before) = match command {
+                ScrubCommand::Between { from_s, until_s } => {
+                    scans.spa.txg_times.between(from_s, until_s)
+                }
+                _ => (Txg::ZERO, None),
+            };
+            let wanted = Wanted {
+                after,
+                before: before.unwrap_or(WANTED.before),
+                ..WANTED
+            };
+            *last = Some(start(scans, wanted));
             Ok(())
         }
         (ScrubCommand::Pause, Some(run)) => {
@@ -468,7 +495,7 @@ pub fn command(scans: &Scans, command: ScrubCommand) -> Result<(), PoolError> {
     }
 }
 
-fn start(scans: &Scans) -> Arc<Run> {
+fn start(scans: &Scans, wanted: Wanted) -> Arc<Run> {
     let (synced, checkpoint) = {
         let state = scans.spa.state.lock();
         (state.uberblock.txg, state.uberblock.checkpoint_txg)
@@ -484,6 +511,7 @@ fn start(scans: &Scans) -> Arc<Run> {
         world: scans.spa.world.clone(),
         tasks: scans.spa.pipeline.tasks().group(),
         blocks: Blocks::new(scans.spa.pipeline.clone(), scans.spa.errors.clone()),
+        wanted,
         events: scans.spa.events.clone(),
         first_txg,
         to_examine_bytes: scans.spa.pipeline.allocator().totals().allocated_bytes,

@@ -12,10 +12,12 @@
 //! | [`model`] | what datasets should be, and what is refused |
 //! | [`found`] | what they are |
 //! | [`steps`] | random operations |
+//! | [`programs`] | several of them in one transaction group |
 //! | [`streams`] | random streams |
 
 mod found;
 mod model;
+mod programs;
 mod steps;
 mod streams;
 
@@ -50,6 +52,8 @@ pub struct DatasetPlan {
     pub zdb: bool,
     /// The pools lack features, each other ones: some of [`UNASKED`].
     pub lacks_features: bool,
+    /// Some operations are programs of several.
+    pub has_programs: bool,
 }
 
 /// Features that no operation and no stream asks for: a pool without them does the same.
@@ -80,6 +84,7 @@ impl DatasetPlan {
             cut_percent: [0, 3, 8][rng.below(3) as usize],
             zdb: seed.is_multiple_of(4),
             lacks_features: false,
+            has_programs: false,
         }
     }
 }
@@ -231,6 +236,7 @@ struct Run {
     guids: BTreeMap<u64, u64>,
     /// Numbers and names so far.
     last: u64,
+    has_programs: bool,
     outcome: DatasetOutcome,
 }
 
@@ -437,6 +443,7 @@ async fn run(plan: &DatasetPlan) -> Result<(Run, Vec<Figures>), Failure> {
         rng,
         guids: BTreeMap::new(),
         last: 0,
+        has_programs: plan.has_programs,
         outcome: DatasetOutcome::default(),
     };
     let said = run.all(plan).await?;

@@ -16,7 +16,7 @@ use crate::verify::Failure;
 /// Filesystems and volumes of a pool.
 pub(super) const SETS_MAX: usize = 8;
 /// Snapshots of a filesystem.
-const SNAPS_MAX: usize = 6;
+pub(super) const SNAPS_MAX: usize = 6;
 /// Blocks of volumes, in bytes; what is written within one is written at once.
 const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
 /// Largest file, in bytes.
@@ -34,7 +34,7 @@ fn encrypted() -> Vec<(String, String)> {
     vec![pair("encryption", "on"), pair("keyformat", "raw")]
 }
 
-fn is_as_told(refused: Refused, error: &DatasetError) -> bool {
+pub(super) fn is_as_told(refused: Refused, error: &DatasetError) -> bool {
     use DatasetError as Error;
     let obstacle = match error {
         Error::Receive { obstacle, .. } => Some(*obstacle),
@@ -68,6 +68,9 @@ impl Run {
         let count = self.sides[side].model().sets.len();
         if count < 2 {
             return self.create(side).await;
+        }
+        if self.has_programs && self.rng.percent(25) {
+            return self.program(side).await;
         }
         let has_rests = !self.sides[side].rests.is_empty();
         match self.rng.below(100) {

@@ -115,6 +115,33 @@ fn pools_that_lack_features_lose_nothing() {
     });
 }
 
+/// The same with pools of versions before feature flags, raised after the first power cut. Before
+/// version 27 they have no intent logs: what is to be durable waits for its transaction group.
+#[test]
+fn pools_of_old_versions_lose_nothing() {
+    const VERSIONS: [u64; 8] = [25, 14, 26, 22, 11, 24, 27, 12];
+    run_all(&seeds(16), |seed| {
+        let plan = Plan::of(seed);
+        let version = VERSIONS[(seed % 8) as usize];
+        Plan {
+            version: Some(version),
+            layout: match plan.layout {
+                Layout::Raidz(3, _) if version < 17 => Layout::Raidz(2, 5),
+                layout => layout,
+            },
+            cycles: plan.cycles.max(2),
+            work: WorkOptions {
+                lacks_features: true,
+                dataset_percent: plan.work.dataset_percent.max(10),
+                sync_percent: plan.work.sync_percent.max(15),
+                ..plan.work
+            },
+            zdb: seed % 3 == 0,
+            ..plan
+        }
+    });
+}
+
 /// The same with disks that fail, as many as redundancy can do without.
 #[test]
 fn failing_disks_and_power_cuts_lose_nothing() {

@@ -26,6 +26,39 @@ fn datasets_are_what_a_model_says_where_features_are_missing() {
     });
 }
 
+/// Goal: what a channel program changes is there as a whole or not at all, whenever the power goes.
+/// Method: a quarter of the operations are programs of up to twelve; zdb, and all figures.
+#[test]
+fn programs_are_there_as_a_whole_or_not_at_all() {
+    run_seeds(&seeds(12), |seed| {
+        run_datasets(&DatasetPlan {
+            cut_percent: 8,
+            zdb: true,
+            has_programs: true,
+            ..DatasetPlan::of(seed)
+        })
+    });
+}
+
+/// Programs are done, and power goes in the middle of some.
+#[test]
+fn runs_with_programs_have_everything_in_them() {
+    let (mut programs, mut cuts) = (0, 0);
+    for seed in 4000..4006 {
+        let plan = DatasetPlan {
+            steps: 100,
+            cut_percent: 10,
+            zdb: false,
+            has_programs: true,
+            ..DatasetPlan::of(seed)
+        };
+        let outcome = run_datasets(&plan).unwrap();
+        programs += outcome.done.get("program").copied().unwrap_or(0);
+        cuts += outcome.cuts;
+    }
+    assert!(programs > 50 && cuts > 5, "{programs} {cuts}");
+}
+
 /// Each operation is done and, where it can be, refused; power goes in the middle of some.
 #[test]
 fn runs_have_everything_in_them() {

@@ -3,6 +3,7 @@
 //! and goes on. Method: scripts with disks that take operations and do not answer until they are
 //! told to.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::spares::{Told, add_spare, is_whole, leave, scrub_finds_nothing, until
 use crate::topology::{add_disk, find, shape, spec};
 use dataset::PropertyChange;
 use device::sim::{Fault, FaultEffect, SimDisk, SimOp, SimWorld};
+use format::{LABEL_START_BYTES, ObjectId};
 use pool::{OfflineSpec, Pool, ScrubCommand, VdevState};
 use sim::torture::{Layout, create, create_told, import, inspect, patiently, simulate, zdb};
 
@@ -463,15 +465,18 @@ fn looking_for_a_disk_that_hangs_stops_no_writes() {
     }
 }
 
-/// Makes a sector of what a disk has of `content` wrong, and has what would put it right hang.
-fn spoil(disk: &SimDisk, content: &[u8]) {
+/// Makes a sector of what a disk has of `content` at these places wrong, and has what would put it
+/// right hang; false if it has nothing of it there.
+fn spoil(disk: &SimDisk, content: &[u8], places: Range<u64>) -> bool {
     let is_of_it = |sector: &[u8]| content.chunks_exact(4096).any(|chunk| chunk == sector);
-    let mut places = (4 << 20..DISK_MIB << 20).step_by(4096);
-    let at = places.find(|at| is_of_it(&disk.peek(*at, 4096)));
-    let at = at.expect("the disk has a part of it");
+    let mut places = places.step_by(512);
+    let Some(at) = places.find(|at| is_of_it(&disk.peek(*at, 4096))) else {
+        return false;
+    };
     disk.corrupt(at, 4096);
     let here = Fault::new(SimOp::Write, FaultEffect::Stall).within(at..at + 4096);
     disk.inject(here);
+    true
 }
 
 /// What a reader found wrong is put right on a disk that hangs. The end of a transaction group
@@ -493,11 +498,28 @@ fn a_repair_that_hangs_holds_up_a_group_as_its_own_writes_do() {
             properties.set(&name, &copies).await.unwrap();
             let fs = open(&sim, &pool).await.unwrap();
             let content = data(1, 400_000);
-            put(&fs, "file", &content).await.unwrap();
+            let ino = put(&fs, "file", &content).await.unwrap();
             pool.sync().await.unwrap();
+            let read_first = {
+                let dataset = fs.dataset().unwrap();
+                let object = dataset.objset().hold(ObjectId::new(ino)).await.unwrap();
+                object.block_pointer(0).await.unwrap().dva(0).unwrap()
+            };
+            let columns = if matches!(layout, Layout::Raidz(..)) {
+                3
+            } else {
+                1
+            };
+            let start = LABEL_START_BYTES + read_first.offset_bytes() / columns / 512 * 512;
+            let places = start..start + read_first.asize_bytes() / columns;
             pool.pipeline().cache().clear();
-            let disk = sim.disk("disk0").unwrap();
-            spoil(&disk, &content);
+            // On RAID-Z one of them has parity there.
+            let name = ["disk0", "disk1", "disk2"].into_iter().find(|name| {
+                let disk = sim.disk(name).unwrap();
+                spoil(&disk, &content, places.clone())
+            });
+            let name = name.expect("one has a part of it");
+            let disk = sim.disk(name).unwrap();
             let reading = {
                 let fs = fs.clone();
                 tokio::spawn(async move { get(&fs, "file").await.unwrap() })
@@ -514,7 +536,7 @@ fn a_repair_that_hangs_holds_up_a_group_as_its_own_writes_do() {
             assert!(!writing.is_finished(), "{layout:?}: it is waited for");
             tokio::time::sleep(Duration::from_secs(330)).await;
             assert_eq!(writing.is_finished(), !is_needed, "{layout:?}");
-            let given_up = state(&pool, "disk0") == VdevState::CantOpen;
+            let given_up = state(&pool, name) == VdevState::CantOpen;
             assert_eq!(given_up, !is_needed, "{}", shape(&pool));
             let why = pool.suspended().unwrap_or_default();
             assert_eq!(why.contains("does not answer"), is_needed, "{why}");
@@ -522,7 +544,7 @@ fn a_repair_that_hangs_holds_up_a_group_as_its_own_writes_do() {
             within(BEARABLE, "the sync", writing).await.unwrap();
             let read = within(BEARABLE, "the read", reading).await;
             assert!(read.unwrap() == content, "{layout:?}");
-            let goes_on = |pool: &Pool| is_whole(pool, "disk0") && pool.suspended().is_none();
+            let goes_on = |pool: &Pool| is_whole(pool, name) && pool.suspended().is_none();
             until(&pool, "the disk is back", goes_on).await;
             pool.clear(None).await.unwrap();
             pool.pipeline().cache().clear();

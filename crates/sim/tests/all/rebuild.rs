@@ -131,17 +131,18 @@ async fn check_alone(sim: &SimWorld, acknowledged: &Acknowledged, about: &str) {
 #[test]
 fn power_cuts_during_a_rebuild_lose_nothing() {
     for replace in [false, true] {
-        let total = simulate(async {
+        let (under_way, total) = simulate(async {
             let sim = SimWorld::new(1);
             let (pool, fs) = prepare(&sim).await;
-            let start = (count(&sim, SimOp::Write), count(&sim, SimOp::Flush));
+            let ops = [SimOp::Write, SimOp::Flush];
+            let start = ops.map(|op| count(&sim, op));
+            let since =
+                |before: [u64; 2]| [0, 1].map(|index| count(&sim, ops[index]) - before[index]);
             let acknowledged = Acknowledged::default();
             run(&pool, &fs, replace, &acknowledged).await.unwrap();
+            let under_way = since(start);
             finish(&pool, replace).await;
-            let total = (
-                count(&sim, SimOp::Write) - start.0,
-                count(&sim, SimOp::Flush) - start.1,
-            );
+            let total = since(start);
             let count = acknowledged.lock().len();
             assert!(count > 3, "there was no load: {count}");
             check(&fs, &acknowledged, "whole").await;
@@ -150,12 +151,13 @@ fn power_cuts_during_a_rebuild_lose_nothing() {
             drop((fs, pool));
             inspect(&sim, "whole", true).await.unwrap();
             check_alone(&sim, &acknowledged, "whole").await;
-            total
+            (under_way, total)
         });
         let mut went_on = 0;
         for (op, how) in CUTS {
-            let most = if op == SimOp::Write { total.0 } else { total.1 };
-            for at in moments(most) {
+            let index = usize::from(op == SimOp::Flush);
+            // Most of the whole is what comes after.
+            for at in moments(under_way[index]).chain(moments(total[index])) {
                 went_on += simulate(async {
                     let sim = SimWorld::new(at);
                     let (pool, fs) = prepare(&sim).await;

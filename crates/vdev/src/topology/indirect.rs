@@ -7,8 +7,8 @@
 //!
 //! A block in one piece is read as if it had always been there, with the txg of the copy as its
 //! birth (devices may have missed that one). Of a block in several pieces only the whole has a
-//! checksum: if what is read first is wrong, the copies of each piece are tried in all
-//! combinations.
+//! checksum: if what is read first is wrong, the copies of each piece are tried: those that each
+//! device has (one of a mirror may be wrong in all pieces), then all combinations, up to a limit.
 //!
 //! What is freed on a removed vdev is freed where it is now, piece by piece; the range of the
 //! mapping that led there is *obsolete* then, and so is what was passed on the way. That is
@@ -250,13 +250,21 @@ impl Topology {
             copies.push(found);
         }
         let different: Vec<Vec<Bytes>> = copies.iter().map(|found| distinct(found)).collect();
+        // First what the devices have, one after the other.
+        let straight = copies.iter().map(Vec::len).max().unwrap_or(0);
         let mut choice = vec![0usize; different.len()];
-        for _ in 0..COMBINATIONS_MAX {
-            let parts: Vec<Bytes> = choice
-                .iter()
-                .zip(&different)
-                .map(|(index, versions)| versions[*index].clone())
-                .collect();
+        for attempt in 0..straight + COMBINATIONS_MAX {
+            let parts: Vec<Bytes> = match attempt < straight {
+                true => copies
+                    .iter()
+                    .map(|found| found[attempt.min(found.len() - 1)].1.clone())
+                    .collect(),
+                false => choice
+                    .iter()
+                    .zip(&different)
+                    .map(|(index, versions)| versions[*index].clone())
+                    .collect(),
+            };
             let block = join(&parts, psize);
             if verify.verify(&block).await {
                 for ((found, right), (_, piece)) in copies.iter().zip(&parts).zip(places) {
@@ -269,7 +277,7 @@ impl Topology {
                 }
                 return Ok(block);
             }
-            if !next_choice(&mut choice, &different) {
+            if attempt >= straight && !next_choice(&mut choice, &different) {
                 break;
             }
         }

@@ -158,7 +158,11 @@ fn is_any_out(topology: &Topology, block: &BlockPointer, counts: impl Fn(&Leaf) 
         vdev.leaf()
             .is_some_and(|leaf| leaf.is_out() && counts(leaf))
     };
-    if block.is_gang() {
+    let is_removed = |dva: Dva| {
+        let top = topology.get(dva.vdev());
+        top.is_some_and(|top| top.kind().is_indirect())
+    };
+    if block.is_gang() || block.dvas().any(is_removed) {
         // Its pieces may be anywhere.
         return topology.leaves().iter().any(is_out);
     }

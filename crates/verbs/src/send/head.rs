@@ -47,6 +47,7 @@ pub(super) async fn send(
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let snapshot = format!("{name}@{}", temporary(Temporary::Send, count));
     let names = [snapshot.clone()];
+    dsl.holds().check_possible(&snapshot).map_err(failed)?;
     dsl.snapshots().take(&names, &[]).await.map_err(failed)?;
     let held = dsl.holds().hold_for_now(&snapshot, TAG).await;
     // Deferred: it goes with the hold.

@@ -443,6 +443,13 @@ impl Metaslab {
         Some(all)
     }
 
+    /// [`Self::settled`] without what is freed and was not handed out.
+    pub(super) fn remaining(&self) -> Option<RangeSet> {
+        let mut all = self.settled()?;
+        self.freeing.iter().for_each(|set| all.remove_all(set));
+        Some(all)
+    }
+
     /// What is not free for whoever allocates next; `None` while it is not loaded.
     pub(super) fn occupied(&self) -> Option<RangeSet> {
         let mut all = RangeSet::from_iter([(self.start, self.length)]);

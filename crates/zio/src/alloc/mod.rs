@@ -26,7 +26,7 @@ mod metaslab;
 mod pass;
 #[cfg(test)]
 mod pass_tests;
-mod settled;
+pub mod settled;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -38,7 +38,7 @@ mod trim_tests;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use device::BoxFuture;
 use format::{DVAS_PER_POINTER, Dva, GANG_HEADER_BYTES, Txg, VdevId};
@@ -140,6 +140,8 @@ struct Entry {
     class: AllocClass,
     deflate_ratio: u64,
     allocatable: AtomicBool,
+    /// How many see to it that it gets nothing, whatever `allocatable` says.
+    holds: AtomicU32,
     /// For a few instructions, under no other lock.
     sizes: RwLock<Sizes>,
     top: Mutex<Top>,
@@ -170,6 +172,10 @@ impl Sizes {
 }
 
 impl Entry {
+    fn gets_blocks(&self) -> bool {
+        self.allocatable.load(Ordering::Acquire) && self.holds.load(Ordering::Acquire) == 0
+    }
+
     /// What a block written in `txg` takes.
     fn asize(&self, psize_bytes: u64, txg: Txg) -> u64 {
         let sizes = self.sizes();
@@ -289,7 +295,7 @@ impl Allocator {
             match tops.get(&spec.vdev) {
                 Some(entry) => {
                     entry.top.lock().grow(spec.metaslab_count);
-                    entry.allocatable.store(spec.allocatable, Ordering::Relaxed);
+                    entry.allocatable.store(spec.allocatable, Ordering::Release);
                 }
                 None => {
                     let trimming = self.trimming.load(Ordering::Relaxed);
@@ -298,6 +304,7 @@ impl Allocator {
                         class: spec.class,
                         deflate_ratio: spec.deflate_ratio,
                         allocatable: AtomicBool::new(spec.allocatable),
+                        holds: AtomicU32::new(0),
                         sizes: RwLock::new(Sizes::of(&spec)),
                         top: Mutex::new(Top::new(spec)),
                     };
@@ -325,14 +332,13 @@ impl Allocator {
     /// Stops or resumes allocating from a vdev.
     pub fn set_allocatable(&self, vdev: VdevId, allocatable: bool) {
         if let Some(entry) = self.entry(vdev) {
-            entry.allocatable.store(allocatable, Ordering::Relaxed);
+            entry.allocatable.store(allocatable, Ordering::Release);
         }
     }
 
     /// Whether blocks are allocated from a vdev.
     pub fn is_allocatable(&self, vdev: VdevId) -> bool {
-        self.entry(vdev)
-            .is_some_and(|entry| entry.allocatable.load(Ordering::Relaxed))
+        self.entry(vdev).is_some_and(|entry| entry.gets_blocks())
     }
 
     /// Says how much of a metaslab is allocated, and its free runs by log2 of their length if
@@ -453,7 +459,7 @@ impl Allocator {
             .tops
             .read()
             .values()
-            .filter(|entry| entry.class == class && entry.allocatable.load(Ordering::Relaxed))
+            .filter(|entry| entry.class == class && entry.gets_blocks())
             .cloned()
             .collect();
         if tops.len() > 1 {
@@ -515,6 +521,10 @@ impl Allocator {
             loads.as_mut().enable();
             let attempt = {
                 let mut top = entry.top.lock();
+                // It may have been held while a metaslab was loaded.
+                if !entry.gets_blocks() {
+                    return None;
+                }
                 let size = top.spec.metaslab_count << top.spec.metaslab_shift;
                 let distance = if far { size >> DITTO_DISTANCE_SHIFT } else { 0 };
                 top.allocate(request.txg, asize, copy, &avoid, distance)

@@ -41,6 +41,8 @@ pub(super) struct Top {
     /// Metaslabs with changes under way.
     dirty: BTreeSet<usize>,
     loaded: usize,
+    /// How often something was allocated or claimed.
+    pub(super) taken: u64,
     /// Sum of the metaslabs' lengths.
     size_bytes: u64,
     pending_bytes: u64,
@@ -65,6 +67,7 @@ impl Top {
             active: [None; COPIES_MAX],
             dirty: BTreeSet::new(),
             loaded: 0,
+            taken: 0,
             size_bytes: 0,
             pending_bytes: 0,
             recorded_bytes: 0,
@@ -92,6 +95,18 @@ impl Top {
             self.metaslabs.push(metaslab);
         }
         self.spec.metaslab_count = self.metaslabs.len() as u64;
+    }
+
+    /// Bytes that are allocated as recorded, without what is freed and was not handed out.
+    pub(super) fn remaining_bytes(&self) -> u64 {
+        let of_metaslab = |metaslab: &Metaslab| {
+            let freeing: u64 = metaslab.freeing.iter().map(RangeSet::space).sum();
+            let recorded = metaslab.recorded_bytes;
+            recorded
+                .saturating_add_signed(metaslab.delta_bytes)
+                .saturating_sub(freeing)
+        };
+        self.metaslabs.iter().map(of_metaslab).sum()
     }
 
     /// Bytes that it takes in memory, roughly; without what waits to be trimmed, of which there is
@@ -260,6 +275,7 @@ impl Top {
             "free space cannot be under allocation at the same time"
         );
         metaslab.used = metaslab.used.max(txg);
+        self.taken += 1;
         self.pending_bytes += asize;
         self.dirty.insert(index);
         self.forget_trim(start, asize);
@@ -337,6 +353,7 @@ impl Top {
         map.remove(start, length);
         metaslab.allocating[txg_slot(txg)].add(start, length);
         metaslab.used = metaslab.used.max(txg);
+        self.taken += 1;
         self.pending_bytes += length;
         self.dirty.insert(index);
         self.forget_trim(start, length);
@@ -508,28 +525,34 @@ impl Top {
     }
 
     fn unload_idle(&mut self, txg: Txg) {
-        if self.loaded <= LOADED_MIN {
+        for index in 0..self.metaslabs.len() {
+            if self.loaded <= LOADED_MIN {
+                return;
+            }
+            if self.metaslabs[index].used.get() + UNLOAD_AFTER_TXGS < txg.get() {
+                self.unload(index);
+            }
+        }
+    }
+
+    /// Drops a metaslab's free ranges from memory, if nothing is under way there and many are
+    /// loaded.
+    pub(super) fn unload(&mut self, index: usize) {
+        let Some(metaslab) = self.metaslabs.get_mut(index) else {
+            return;
+        };
+        if self.loaded <= LOADED_MIN
+            || metaslab.is_dirty()
+            || self.active.contains(&Some(index))
+            || metaslab.has_held()
+        {
             return;
         }
-        for index in 0..self.metaslabs.len() {
-            let metaslab = &mut self.metaslabs[index];
-            let idle = metaslab.used.get() + UNLOAD_AFTER_TXGS < txg.get();
-            if !idle
-                || metaslab.is_dirty()
-                || self.active.contains(&Some(index))
-                || metaslab.has_held()
-            {
-                continue;
-            }
-            if let Loaded::Yes(map) = &metaslab.loaded {
-                metaslab.recorded_histogram = Some(Box::new(map.ranges().histogram()));
-                metaslab.loaded = Loaded::No;
-                self.loaded -= 1;
-                self.reweigh(index);
-                if self.loaded <= LOADED_MIN {
-                    return;
-                }
-            }
+        if let Loaded::Yes(map) = &metaslab.loaded {
+            metaslab.recorded_histogram = Some(Box::new(map.ranges().histogram()));
+            metaslab.loaded = Loaded::No;
+            self.loaded -= 1;
+            self.reweigh(index);
         }
     }
 

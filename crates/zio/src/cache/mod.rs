@@ -257,6 +257,11 @@ impl SharedCache {
         }
     }
 
+    /// How many pools there are.
+    pub fn pools(&self) -> usize {
+        self.pools.lock().iter().filter(|is_used| **is_used).count()
+    }
+
     /// What counts in the limit beside blocks: of all pools together.
     pub fn charged_bytes(&self) -> u64 {
         self.charges.used_bytes()

@@ -17,7 +17,7 @@ use super::placement::Placement;
 use super::prepare::Stored;
 use super::read::Reader;
 use super::sharing::Sharing;
-use super::{CacheUse, ReadContext, WritePolicy};
+use super::{CacheUse, ReadContext, WritePolicy, waits_for_devices};
 use crate::cache::{Cache, CacheKey};
 use crate::error::ZioError;
 
@@ -70,8 +70,9 @@ impl DedupWriter {
         let slot = self.dedup.slot(&name);
         let mut guard = slot.lock().await;
         if guard.is_none() {
-            let found = match tables.lookup(&name).await {
-                Err(error) if is_damage(&error) => {
+            // A block can do without its entry, so it does not wait for a bad sector.
+            let found = match waits_for_devices(tables.lookup(&name)).await {
+                Err(error) if is_damage(&error) || matches!(error, ZioError::Unreadable { .. }) => {
                     tracing::warn!(
                         %error, "a dedup table cannot be read; a block is written without it"
                     );

@@ -2,7 +2,8 @@
 //!
 //! A free is settled where it can be: a block that may be cloned is left to [`Clones`], one with
 //! the D bit to [`Dedup`], and the members of a gang block are known only once its headers were
-//! read, which the sync loop has done at its end ([`Frees::take_changes`]).
+//! read, which the sync loop has done at its end ([`Frees::take_changes`]). So are frees of a vdev
+//! that is being removed settled, since its mapping grows meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -122,6 +123,7 @@ impl Frees {
         for bp in gangs {
             self.free_gang(txg, &bp).await;
         }
+        self.dvas.settle_removal(txg);
         Ok(self.allocator.take_changes(txg))
     }
 

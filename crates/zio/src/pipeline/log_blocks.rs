@@ -40,6 +40,8 @@ pub struct LogBlocks {
     pub(super) without_lost_logs: AtomicBool,
     /// What cannot be read of an intent log counts as never written.
     pub(super) without_unreadable_logs: AtomicBool,
+    /// The pool is of a version in which we write no logs.
+    pub(super) are_refused: AtomicBool,
 }
 
 impl LogBlocks {
@@ -61,6 +63,11 @@ impl LogBlocks {
     /// Whether [`Self::give_up_unreadable`] was said.
     pub fn gives_up_unreadable(&self) -> bool {
         self.without_unreadable_logs.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are to be new blocks; where not, whoever wants one waits for the txg.
+    pub fn allow(&self, are_allowed: bool) {
+        self.are_refused.store(!are_allowed, Ordering::Release);
     }
 
     /// Counts a block that is allocated as space that an intent log holds, if it is one of a log's
@@ -92,6 +99,9 @@ impl LogBlocks {
         self.suspension.check_writable()?;
         if let Some(error) = self.suspension.error() {
             return Err(error);
+        }
+        if self.are_refused.load(Ordering::Acquire) {
+            return Err(ZioError::NoSpace { size_bytes, txg });
         }
         // Before there is anything to give back.
         let crypt = match encrypted {

@@ -8,6 +8,7 @@
 //! | `suspension` | [`Suspension`] | whether the pool writes, and who waits until it does |
 //! | `keys` | [`Keys`] | the loaded keys; decrypts and encrypts blocks |
 //! | `dvas` | [`Dvas`] | frees and claims single copies; checkpoint, obsolete ranges |
+//! | `leaving` | | the vdev that is being removed; what is freed of it |
 //! | `copies` | `Copies` | reads a block's copies, repairs bad ones |
 //! | `gang_read` | `GangReader` | puts gang blocks together |
 //! | `read`, `scrub`, `heal` | [`Reader`] | cache, reads under way, decompression; scrubs; healing |
@@ -57,6 +58,7 @@ mod gang_read;
 mod gang_write;
 mod heal;
 mod keys;
+mod leaving;
 mod log_blocks;
 #[cfg(test)]
 mod packed_tests;
@@ -271,6 +273,7 @@ impl Pipeline {
             suspension: suspension.clone(),
             without_lost_logs: AtomicBool::new(false),
             without_unreadable_logs: AtomicBool::new(false),
+            are_refused: AtomicBool::new(false),
         };
         Arc::new(Pipeline {
             world,

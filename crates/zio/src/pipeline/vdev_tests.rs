@@ -3,10 +3,13 @@
 
 use device::WriteBuffer;
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
-use format::{BlockPointer, Dva, Guid, LABEL_START_BYTES, ObjectType, RegularPointer, Txg, VdevId};
-use vdev::testing::{births, entry, noise, removed};
-use vdev::{IndirectMap, RangeSet};
+use format::{
+    BlockPointer, Dva, Guid, LABEL_START_BYTES, NvList, ObjectType, RegularPointer, Txg, VdevId,
+};
+use vdev::testing::{births, entry, noise, removed, root};
+use vdev::{IndirectMap, OpenOptions, RangeSet, VdevTree};
 
+use crate::alloc::settled;
 use crate::pipeline::{CacheUse, LogPlaces, ReadContext, WritePolicy};
 use crate::testing::{TestPool, group, leaf, simulate};
 
@@ -279,5 +282,170 @@ fn blocks_of_removed_vdevs_are_freed_where_they_are() {
         // Nobody knows where this is.
         pipeline.free(Txg::new(9), &on_removed([1 << 20, 2 << 20], false));
         assert!(pipeline.dvas().take_obsolete(Txg::new(9)).is_empty());
+    });
+}
+
+/// Goal: what is healed on a vdev that is being removed is healed in its copy, and is not taken for
+/// copied where it was read before. Method: a block with a place on each of two vdevs; one is wrong
+/// where it is, and in its copy.
+#[test]
+fn what_is_healed_on_a_vdev_that_is_being_removed_is_healed_in_its_copy() {
+    simulate(async {
+        let sim = SimWorld::new(5);
+        let tops = vec![leaf(&sim, "a", 10), leaf(&sim, "b", 20)];
+        let pool = TestPool::create(sim, tops, 12).await;
+        let data = noise(8192, 1);
+        let two = WritePolicy {
+            copies: 2,
+            cache: false,
+            compression: format::Compression::Off,
+            ..WritePolicy::data(ObjectType::PLAIN_FILE_CONTENTS)
+        };
+        let bp = pool.pipeline.write(Txg::new(5), data.clone().into(), &two);
+        let bp = bp.await.expect("written");
+        let dva = bp.dva(0).expect("a copy");
+        let (from, offset) = (dva.vdev(), dva.offset_bytes());
+        let to = VdevId::new(1 - from.get());
+        let dvas = pool.pipeline.dvas();
+        dvas.begin_removal(from, IndirectMap::default());
+        let entries = [entry(offset, to.get(), 32 << 20, 8192)];
+        let extended = dvas.with_removal(|map| map.extend(&entries, Txg::new(9)));
+        extended.expect("a removal").expect("in order");
+        let disk = |vdev: VdevId| pool.disk(["a", "b"][vdev.get() as usize]);
+        let (at, copy) = (offset + LABEL_START_BYTES, (32 << 20) + LABEL_START_BYTES);
+        disk(from).corrupt(at, 8192);
+        dvas.begin_copies();
+        let direct = ReadContext {
+            cache: CacheUse::Bypass,
+            ..ReadContext::default()
+        };
+        let read = pool.pipeline.read(&bp, &direct).await;
+        assert!(read.expect("the other copy") == data);
+        assert!(disk(from).peek(at, 8192) == data);
+        assert!(disk(to).peek(copy, 8192) == data);
+        let is_healed = || dvas.with_copies(|_, healed| healed.overlaps(offset, 1));
+        assert_eq!(is_healed(), Some(true));
+        dvas.begin_copies();
+        assert_eq!(is_healed(), Some(false));
+        assert!(!dvas.has_spoilt_copies());
+    });
+}
+
+/// Goal: each part of what is freed of a vdev that is being removed is freed once, where it is and
+/// where its copy is. Method: blocks behind, across and before the end of the mapping, of a vdev
+/// and of one that was removed to it earlier.
+#[test]
+fn frees_while_a_vdev_is_removed_go_by_the_mapping() {
+    simulate(async {
+        let sim = SimWorld::new(6);
+        let mut gone = NvList::new();
+        gone.set("type", "indirect").set("guid", 30u64);
+        gone.set("asize", 1u64 << 24);
+        let tops = vec![leaf(&sim, "a", 10), leaf(&sim, "b", 20), gone];
+        let options = OpenOptions {
+            create: true,
+            ..OpenOptions::default()
+        };
+        let config = root(tops, 9);
+        let tree = VdevTree::open(sim.world(), &config, options);
+        let tree = tree.await.expect("opens");
+        let [from, to, earlier] = [0, 1, 2].map(VdevId::new);
+        // All of the earlier one is at 1 MiB of the one that goes now.
+        let map = IndirectMap::new(vec![entry(0, 0, 1 << 20, 8192)], births());
+        tree.topology()
+            .set_indirect_map(earlier, map.expect("a map"))
+            .expect("set");
+        let pool = TestPool::over(sim, tree);
+        let pipeline = &pool.pipeline;
+        let mib = 1u64 << 20;
+        let txg = Txg::new(8);
+        let places = [
+            (from, 0, 4096),
+            (from, mib, 8192),
+            (from, 2 * mib, 4096),
+            (to, 8 * mib, 4096 + 2048),
+        ];
+        for (vdev, offset, length) in places {
+            let place = Dva::new(vdev, offset, length, false).expect("a place");
+            let claimed = pipeline.allocator().claim(txg, &place).await;
+            claimed.expect("free");
+        }
+        let take = async |txg| {
+            let changes = pipeline.frees().take_changes(txg).await.expect("changes");
+            let freed = changes
+                .into_iter()
+                .map(|change| (change.vdev, change.freed));
+            let mut freed: Vec<_> = freed.collect();
+            freed.sort_by_key(|(vdev, _)| *vdev);
+            pipeline.sync_done(txg);
+            freed
+        };
+        take(txg).await;
+        pipeline.dvas().begin_removal(from, IndirectMap::default());
+        // The first 4 KiB are copied, and 2 KiB of what the earlier one has.
+        let entries = [
+            entry(0, 1, 8 * mib, 4096),
+            entry(mib, 1, 8 * mib + 4096, 2048),
+        ];
+        let extended = pipeline
+            .dvas()
+            .with_removal(|map| map.extend(&entries, txg));
+        extended.expect("a removal").expect("in order");
+        let txg = Txg::new(9);
+        let on = |vdev, offset, length| {
+            let place = Dva::new(vdev, offset, length, false).expect("a place");
+            let mut block = on_removed([0, 0], false);
+            block.set_dva(0, Some(place));
+            block.set_dva(1, None);
+            block
+        };
+        pipeline.free(txg, &on(from, 0, 4096));
+        pipeline.free(txg, &on(earlier, 0, 4096));
+        pipeline.free(txg, &on(from, 2 * mib, 4096));
+        let wanted = vec![
+            (
+                from,
+                RangeSet::from_iter([(0, 4096), (mib, 4096), (2 * mib, 4096)]),
+            ),
+            (to, RangeSet::from_iter([(8 * mib, 4096 + 2048)])),
+        ];
+        assert_eq!(take(txg).await, wanted);
+        let obsolete = vec![
+            (from, RangeSet::from_iter([(0, 4096), (mib, 2048)])),
+            (earlier, RangeSet::from_iter([(0, 4096)])),
+        ];
+        assert_eq!(pipeline.dvas().take_obsolete(txg), obsolete);
+    });
+}
+
+/// Nobody who says where blocks may go gets past one who holds them off.
+#[test]
+fn a_vdev_that_is_held_gets_nothing() {
+    simulate(async {
+        let sim = SimWorld::new(7);
+        let tops = vec![leaf(&sim, "a", 10), leaf(&sim, "b", 20)];
+        let pool = TestPool::create(sim, tops, 12).await;
+        let allocator = pool.pipeline.allocator();
+        let held = VdevId::new(1);
+        let is_given = async || {
+            let mut vdevs = Vec::new();
+            for number in 0..64 {
+                let data = noise(131_072, number);
+                let policy = WritePolicy::data(ObjectType::PLAIN_FILE_CONTENTS);
+                let written = pool.pipeline.write(Txg::new(5), data.into(), &policy);
+                let bp = written.await.expect("written");
+                vdevs.extend(bp.dvas().map(|dva| dva.vdev()));
+            }
+            vdevs.contains(&held)
+        };
+        assert!(is_given().await);
+        settled::hold(allocator, held);
+        settled::hold(allocator, held);
+        allocator.set_allocatable(held, true);
+        settled::release(allocator, held);
+        assert!(!allocator.is_allocatable(held) && !is_given().await);
+        settled::release(allocator, held);
+        settled::release(allocator, held);
+        assert!(allocator.is_allocatable(held) && is_given().await);
     });
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dataset::{
     CreateParams, DatasetError, DslEnvironment, DslPool, ListOptions, NoHooks, ObjsetInit,
-    PropertyValue,
+    PropertyChange, PropertyValue, SyncTask,
 };
 use device::{BoxFuture, World};
 use format::{BlockPointer, DnodePhys, ObjectId, ObjectType, ObjsetKind, ObjsetPhys, Txg};
@@ -87,6 +87,7 @@ fn environment(
     pipeline: &Arc<Pipeline>,
     txgs: &Arc<TxgManager>,
     read_only: bool,
+    spa_version: u64,
 ) -> DslEnvironment {
     DslEnvironment {
         pool_name: "tank".into(),
@@ -95,7 +96,24 @@ fn environment(
         txgs: txgs.clone(),
         hooks: Arc::new(NoHooks),
         read_only,
-        spa_version: 5000,
+        spa_version,
+    }
+}
+
+struct UpgradeTask {
+    dsl: Arc<DslPool>,
+    to: u64,
+}
+
+impl SyncTask for UpgradeTask {
+    fn name(&self) -> &'static str {
+        "upgrade"
+    }
+    fn check<'a>(&'a self, _ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.dsl.check_upgrade(self.to))
+    }
+    fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
+        Box::pin(self.dsl.upgrade(ctx, self.to))
     }
 }
 
@@ -122,6 +140,10 @@ impl TestPool {
     }
 
     pub async fn with_features(size_bytes: u64, features: Vec<String>) -> Self {
+        Self::of_version(size_bytes, features, 5000).await
+    }
+
+    pub async fn of_version(size_bytes: u64, features: Vec<String>, version: u64) -> Self {
         let (world, pipeline) = pipeline(size_bytes, 64 << 20).await;
         let txg = Txg::INITIAL;
         let txgs = TxgManager::new(world.clone(), txg, limits());
@@ -138,9 +160,13 @@ impl TestPool {
             root_init: Arc::new(Init(ObjsetKind::Filesystem)),
             root_key: None,
         };
-        let dsl = DslPool::create(environment(&world, &pipeline, &txgs, false), &ctx, params)
-            .await
-            .expect("a pool is created");
+        let dsl = DslPool::create(
+            environment(&world, &pipeline, &txgs, false, version),
+            &ctx,
+            params,
+        )
+        .await
+        .expect("a pool is created");
         while ctx.pass == 1 || dsl.mos().is_dirty(txg) {
             dsl.syncer().pass(&ctx).await.expect("syncs");
             pipeline.frees().take_changes(txg).await.expect("changes");
@@ -174,11 +200,14 @@ impl TestPool {
         let synced = self.txgs.synced_txg();
         self.dsl.tasks().close();
         self.txgs.stop(ZioError::Closing);
-        let root = self.dsl.root_bp();
+        let (root, version) = (self.dsl.root_bp(), self.dsl.version());
         let txgs = TxgManager::new(self.world.clone(), synced, limits());
-        let dsl = DslPool::open(environment(&self.world, &self.pipeline, &txgs, false), root)
-            .await
-            .expect("a pool is opened");
+        let dsl = DslPool::open(
+            environment(&self.world, &self.pipeline, &txgs, false, version),
+            root,
+        )
+        .await
+        .expect("a pool is opened");
         let pool = TestPool {
             world: self.world,
             pipeline: self.pipeline,
@@ -209,22 +238,43 @@ impl TestPool {
             .await
     }
 
+    /// Raises the version.
+    pub async fn upgrade(&self, to: u64) {
+        let dsl = self.dsl.clone();
+        let task = Arc::new(UpgradeTask { dsl, to });
+        self.dsl.tasks().run(task).await.expect("upgraded");
+    }
+
     pub async fn sync(&self) {
         self.txgs.sync().await.expect("a txg is synced");
     }
 
     /// Waits until nothing is left to be freed, and freed space can be used again.
     pub async fn settle(&self) {
-        for _ in 0..1000 {
+        for round in 1..1000 {
             self.sync().await;
-            if self.dsl.destroyer().freeing_bytes() == 0
-                && !self.pipeline.allocator().has_deferred()
-                && !self.dsl.syncer().has_dirty(self.txgs.open_txg())
-            {
+            let is_idle = self.dsl.destroyer().freeing_bytes() == 0
+                && !self.dsl.syncer().has_dirty(self.txgs.open_txg());
+            if is_idle && !self.pipeline.allocator().has_deferred() {
                 return;
             }
+            // What the MOS uses is a number in the MOS, which each txg brings up to date by what
+            // the one before wrote (as `dp_mos_used_delta`, module/zfs/dsl_pool.c). Compressed, the
+            // new number may take a sector more, and the next one less again, and so on, until
+            // something else in the MOS changes.
+            if is_idle && round % 30 == 0 {
+                let change = PropertyChange::Set(format!("round {round}"));
+                let properties = [("test:settle".to_owned(), change)];
+                let set = self.dsl.properties().set("tank", &properties).await;
+                set.expect("set");
+            }
         }
-        panic!("the pool does not settle");
+        panic!(
+            "the pool does not settle: {} bytes to be freed, deferred {}, dirty {}",
+            self.dsl.destroyer().freeing_bytes(),
+            self.pipeline.allocator().has_deferred(),
+            self.dsl.syncer().has_dirty(self.txgs.open_txg())
+        );
     }
 
     /// Compares every account with what can be reached.

@@ -124,7 +124,8 @@ pub async fn import_at(world: &World, dir: &Path, read_only: bool, rewind: Rewin
     Pool::import(world, spec).await.expect("import")
 }
 
-async fn find(world: &World, dir: &Path) -> FoundPool {
+/// The one pool in a directory.
+pub async fn find(world: &World, dir: &Path) -> FoundPool {
     let spec = ScanSpec {
         paths: vec![dir.to_str().expect("UTF-8").into()],
         ..ScanSpec::default()

@@ -137,6 +137,7 @@ const MAY: &str = "
 /v1/zfs/load-key oa
 /v1/zfs/mount oa
 /v1/zfs/mounts voau
+/v1/zfs/program a
 /v1/zfs/project oa
 /v1/zfs/promote oa
 /v1/zfs/receive oar
@@ -179,6 +180,7 @@ const MAY: &str = "
 /v1/zpool/remove oa
 /v1/zpool/reopen oa
 /v1/zpool/resilver oa
+/v1/zpool/scan-cost voau
 /v1/zpool/scrub oa
 /v1/zpool/set oa
 /v1/zpool/split a
