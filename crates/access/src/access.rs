@@ -141,6 +141,17 @@ impl Access {
     /// [`AccessError::Leaving`], [`AccessError::WrongKind`], [`AccessError::Dataset`], and as
     /// [`Filesystem::open`].
     pub async fn filesystem(&self, name: &str, user: User) -> Result<Lease<Filesystem>> {
+        let lease = self.filesystem_to_read(name, user).await?;
+        filesystem::begin_upkeep(&lease.get());
+        Ok(lease)
+    }
+
+    /// [`Self::filesystem`] for who does not change anything: unless others do, nothing is written
+    /// but what a log of a crash has.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn filesystem_to_read(&self, name: &str, user: User) -> Result<Lease<Filesystem>> {
         self.lease(name, user, Manner::Serve).await
     }
 
@@ -173,7 +184,7 @@ impl Access {
         Ok(Lease::new(place, cell))
     }
 
-    /// Leases on several filesystems or snapshots at once, in the order of the names. While one of
+    /// [`Self::filesystem_to_read`] of several at once, in the order of the names. While one of
     /// them has to be waited for none is held, so that whoever wants one of them alone, whatever
     /// else he has, gets it.
     ///
@@ -273,7 +284,7 @@ impl Access {
         };
         match dataset.objset_kind() {
             ObjsetKind::Volume => self.volume(name, user).await?.close().await,
-            _ => self.filesystem(name, user).await?.close().await,
+            _ => self.filesystem_to_read(name, user).await?.close().await,
         }
     }
 

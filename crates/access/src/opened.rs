@@ -22,9 +22,6 @@ pub(crate) enum Opened {
 pub(crate) enum Manner {
     /// To be served: after a crash its log is replayed first.
     Serve,
-    /// To be served by those who used another state of it: files without a name stay until it
-    /// [`Opened::is_taken_over`].
-    Again,
     /// To be looked at as it is on disk: nothing is written, and a log is left as it is.
     Look,
 }
@@ -40,8 +37,7 @@ impl Opened {
         let world = world.clone();
         let opened = match (dataset.objset_kind(), manner) {
             (ObjsetKind::Volume, _) => Self::Volume(Volume::open(dataset, world).await?),
-            (_, Manner::Serve) => Self::Filesystem(Filesystem::open(dataset, world).await?),
-            (_, Manner::Again) => Self::Filesystem(filesystem::open_again(dataset, world).await?),
+            (_, Manner::Serve) => Self::Filesystem(filesystem::open_quietly(dataset, world).await?),
             (_, Manner::Look) => Self::Filesystem(Filesystem::open_to_look(dataset, world).await?),
         };
         if let Self::Filesystem(filesystem) = &opened {
@@ -58,10 +54,12 @@ impl Opened {
         Ok(())
     }
 
-    /// Whoever had files open in the state before has said so of those that are in this one.
-    pub(crate) fn is_taken_over(&self) {
-        if let Self::Filesystem(filesystem) = self {
-            filesystem.unlinked().free_left();
+    /// Whoever had files open in the state `before` has said so of those that are in this one.
+    pub(crate) fn is_taken_over(&self, before: &Self) {
+        if let (Self::Filesystem(now), Self::Filesystem(before)) = (self, before)
+            && filesystem::is_kept_up(before)
+        {
+            filesystem::begin_upkeep(now);
         }
     }
 

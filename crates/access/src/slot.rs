@@ -703,7 +703,7 @@ impl Slot {
             Ok(()) => Ok(work.await),
             Err(error) => Err(error),
         };
-        let reopened = self.open_now(Manner::Again).await;
+        let reopened = self.open_now(Manner::Serve).await;
         let reopened = match reopened {
             Ok(opened) => {
                 opened.take_after(&before);
@@ -711,7 +711,7 @@ impl Slot {
                 for pause in &mut paused {
                     pause.adopt().await;
                 }
-                opened.is_taken_over();
+                opened.is_taken_over(&before);
                 Ok(())
             }
             Err(error) => Err(error),

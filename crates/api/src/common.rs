@@ -111,6 +111,8 @@ pub enum TopologyObstacle {
     OnlyBySpare,
     /// It is a log device, which a spare is to replace.
     LogBySpare,
+    /// It is no device of the dRAID vdev whose distributed spare is to replace it.
+    OtherDraid,
     /// The new device is too small.
     TooSmall,
     /// The new device has larger sectors.
@@ -192,6 +194,9 @@ pub enum Refusal {
         is_new: bool,
         /// Why not.
         why: ReceiveObstacle,
+        /// What came is kept, and a stream made with this token goes on from there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resume_token: Option<String>,
     },
     /// The root filesystem of a pool goes only with the pool.
     RootFilesystem {

@@ -22,6 +22,7 @@ mod drives;
 mod events;
 mod files;
 mod guid;
+mod inject;
 mod iscsi;
 mod jobs;
 mod keys;
@@ -86,6 +87,10 @@ pub use files::{
     FileReport, FileRestore, FileRestoreReply, FileType,
 };
 pub use guid::Guid;
+pub use inject::{
+    InjectAdd, InjectAddReply, InjectCancel, InjectCommand, InjectError, InjectFault, InjectIo,
+    InjectList, InjectListReply, InjectRecord, InjectRegion, InjectState, ZpoolFreeze,
+};
 pub use iscsi::{
     IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove, IscsiSecretReport, IscsiSecretSet,
     IscsiSecretSetReply,
@@ -104,7 +109,7 @@ pub use measuring::{
     BenchWanted,
 };
 pub use narrow::{RECEIVED_PROPERTY, ReceiveGuard, is_within};
-pub use nouns::{DatasetKind, ReceiveObstacle, Replica, Secret, may_hold_secrets};
+pub use nouns::{DatasetKind, ReceiveObstacle, Replica, Secret, how_to_resume, may_hold_secrets};
 pub use openapi::{METRICS_PATH, OPENAPI_PATH, openapi, required_fields};
 pub use people::{
     ApiKeyList, ApiKeyListReply, ApiKeyMake, ApiKeyMakeReply, ApiKeyRemove, ApiKeyReport,

@@ -62,6 +62,8 @@ pub enum ReceiveObstacle {
     OtherSnapshot,
     /// A corrective receive of a stream that is not raw needs the key.
     NeedsKey,
+    /// The target is encrypted, or the stream is, and would replace the target.
+    OverwritesEncrypted,
     /// The stream ends before its end.
     CutShort,
     /// The stream holds something else than was sent.
@@ -93,11 +95,25 @@ impl ReceiveObstacle {
             Self::NothingToHeal => "there is no snapshot of that name to heal",
             Self::OtherSnapshot => "the snapshot of that name here is not that of the stream",
             Self::NeedsKey => "its key has to be loaded, as the stream is not raw",
+            Self::OverwritesEncrypted => {
+                "an encrypted filesystem is not replaced, nor is another one by an encrypted one; \
+                 receive to another name"
+            }
             Self::CutShort => "the stream ends before its end",
             Self::Checksum => "the stream was damaged on its way: a checksum is wrong",
             Self::NoStream => "what was sent is no stream of snapshots",
         }
     }
+}
+
+/// What is told of a receive of which a part was kept (`recv_ecksum_set_aux`,
+/// lib/libzfs/libzfs_sendrecv.c).
+pub fn how_to_resume(token: &str) -> String {
+    format!(
+        "Partially received snapshot is saved.\n\
+         A resuming stream can be generated on the sending system by running:\n    \
+         zfs send -t {token}"
+    )
 }
 
 /// Something not to be shown in logs. Overwritten with zeros when dropped.

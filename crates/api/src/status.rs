@@ -296,6 +296,9 @@ pub struct RemovalReport {
     pub total_bytes: u64,
     /// Memory that the mappings of removed vdevs take.
     pub mapping_bytes: u64,
+    /// Why nothing is copied at present.
+    #[serde(default)]
+    pub waits_for: Option<String>,
 }
 
 /// How far a removal is.

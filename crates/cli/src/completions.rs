@@ -44,6 +44,7 @@ enum Program {
     Millpond,
     Zpool,
     Zfs,
+    Zinject,
 }
 
 impl Completions {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, Parser};
 
-use crate::{Millpond, zfs, zpool};
+use crate::{Millpond, zfs, zinject, zpool};
 
 /// The documents, by their names.
 fn documents() -> Vec<(PathBuf, String)> {
@@ -91,7 +91,8 @@ fn words(line: &str) -> Option<Vec<String>> {
     if words[0] == "millpond" && ["zpool", "zfs"].contains(&second.as_str()) {
         words.remove(0);
     }
-    let is_ours = ["millpond", "zpool", "zfs"].contains(&words[0].as_str()) && words.len() > 1;
+    let is_ours =
+        ["millpond", "zpool", "zfs", "zinject"].contains(&words[0].as_str()) && words.len() > 1;
     // Names of files and of packages are in documents, too, and so is what stands for many.
     let is_whole = is_ours
         && words[1].starts_with(|c: char| c.is_ascii_lowercase() || c == '-')
@@ -117,6 +118,7 @@ fn commands_of_the_documents_are_understood() {
             let parsed = match words[0].as_str() {
                 "zpool" => zpool::Zpool::try_parse_from(&words).map(drop),
                 "zfs" => zfs::Zfs::try_parse_from(&words).map(drop),
+                "zinject" => zinject::Zinject::try_parse_from(&words).map(drop),
                 _ => Millpond::try_parse_from(&words).map(drop),
             };
             match parsed.map_err(|error| (error.kind(), error)) {
@@ -179,6 +181,7 @@ fn options_of_the_commands_page_are_there() {
         Millpond::command(),
         zpool::Zpool::command(),
         zfs::Zfs::command(),
+        zinject::Zinject::command(),
     ];
     let find = |name: &str| -> Option<Command> {
         let mut words = name.split(' ');

@@ -1,4 +1,4 @@
-//! The command lines: `millpond`, and by the name it is called by, `zpool` and `zfs`.
+//! The command lines: `millpond`, and by the name it is called by, `zpool`, `zfs` and `zinject`.
 //!
 //! `zpool` and `zfs` are thin: they read words as OpenZFS's do, send one request to the daemon and
 //! print the answer. `millpond up` and `millpond daemon` are the daemon itself.
@@ -24,6 +24,7 @@ mod disks;
 #[cfg(test)]
 mod documents;
 mod fetch;
+mod forms;
 mod iscsi;
 mod json;
 mod labels;
@@ -49,6 +50,7 @@ mod ups;
 mod user;
 mod version;
 mod zfs;
+mod zinject;
 mod zpool;
 
 use std::ffi::OsString;
@@ -58,7 +60,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use client::Client;
-use usage::{Usage, WRONG_USAGE};
+use usage::{Status, Usage, WRONG_USAGE};
 
 #[global_allocator]
 static ALLOCATOR: device::Allocator = device::Allocator;
@@ -132,12 +134,14 @@ enum Command {
     Zpool(zpool::Zpool),
     /// The zfs command: configure filesystems, volumes and snapshots
     Zfs(zfs::Zfs),
+    /// The zinject command: have pools of a server for tests fail
+    Zinject(Box<zinject::Zinject>),
 }
 
 fn main() -> ExitCode {
     // Whoever asks for keys and passwords has them in memory as well.
     daemon::keep_memory_private();
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let mut words: Vec<OsString> = std::env::args_os().collect();
     let called_as = words
         .first()
         .and_then(|word| Path::new(word).file_name())
@@ -145,6 +149,8 @@ fn main() -> ExitCode {
     let definition = || match called_as.as_deref() {
         Some("zpool") => zpool::Zpool::command(),
         Some("zfs") => zfs::Zfs::command(),
+        Some("zinject") => zinject::Zinject::command(),
+        Some("zstream") => streams::Stream::command(),
         _ => Millpond::command(),
     };
     match completions::answer(definition) {
@@ -153,28 +159,46 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     }
     let typed = typed_command(&words);
-    let of_zfs = typed
-        .strip_prefix("zfs ")
-        .and_then(|rest| rest.split(' ').next());
-    let of_zfs = of_zfs.map(str::to_owned);
+    let mut typed_words = typed.split(' ').map(str::to_owned);
+    let (program, name) = (typed_words.next(), typed_words.next());
+    let mut called_as = called_as;
+    let has_name = words
+        .get(1)
+        .is_some_and(|word| word == "zfs" || word == "zpool");
+    if has_name && called_as.as_deref() == Some("millpond") {
+        // `millpond zfs` is `zfs`, whatever is wrong with its words.
+        words.remove(0);
+        called_as.clone_from(&program);
+    }
     let command = match called_as.as_deref() {
         Some("zpool") => Command::Zpool(parse(words)),
         Some("zfs") => Command::Zfs(parse(words)),
+        Some("zinject") => Command::Zinject(Box::new(zinject::Zinject::parse_from(words))),
+        Some("zstream") => Command::Stream(streams::Stream::parse_from(words)),
         _ => Millpond::parse_from(words).command,
     };
     match run(command, typed) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{}", api::for_people(format!("{error:#}")));
-            if error.is::<Usage>()
-                && let Some(text) = of_zfs.and_then(|name| zfs::supported::properties(&name))
-            {
-                eprint!("{text}");
+            let told = api::for_people(format!("{error:#}"));
+            if !told.is_empty() {
+                eprintln!("{told}");
             }
-            match error.is::<Usage>() {
-                true => ExitCode::from(WRONG_USAGE),
-                false => ExitCode::FAILURE,
+            if let Some(status) = error.downcast_ref::<Status>() {
+                return ExitCode::from(status.code);
             }
+            if !error.is::<Usage>() {
+                return ExitCode::FAILURE;
+            }
+            let program = match program.as_deref() {
+                Some("zpool") => Some(zpool::Zpool::command()),
+                Some("zfs") => Some(zfs::Zfs::command()),
+                _ => None,
+            };
+            if let Some(program) = program {
+                eprint!("{}", usage::forms_of(&program, name.as_deref()));
+            }
+            ExitCode::from(WRONG_USAGE)
         }
     }
 }
@@ -193,17 +217,23 @@ fn parse<Words: CommandFactory + Parser>(mut words: Vec<OsString>) -> Words {
         || words.iter().any(|word| word == "--help")
         || words.get(1).is_some_and(|word| word == "help");
     let name = words.get(1).map(|name| name.to_string_lossy().into_owned());
-    Words::try_parse_from(words).unwrap_or_else(|error| {
+    Words::try_parse_from(words.clone()).unwrap_or_else(|error| {
+        let program = Words::command();
+        let command = name.filter(|name| program.find_subcommand(name).is_some());
+        let forms = usage::forms_of(&program, command.as_deref());
         let is_help = error.kind() == ErrorKind::DisplayHelp;
-        if is_help && is_asked_for || !is_help && !error.use_stderr() {
+        if is_help && is_asked_for {
+            print!("{forms}\n{}", error.render());
+            std::process::exit(0);
+        }
+        if !is_help && !error.use_stderr() {
             error.exit();
         }
-        eprint!("{}", error.render());
-        let is_zfs = Words::command().get_name() == "zfs";
-        let properties = name.filter(|_| is_zfs);
-        if let Some(text) = properties.and_then(|name| zfs::supported::properties(&name)) {
-            eprint!("{text}");
+        let told = usage::told(&error, &program, &words);
+        if !told.is_empty() {
+            eprintln!("{told}");
         }
+        eprint!("{forms}");
         std::process::exit(WRONG_USAGE.into());
     })
 }
@@ -271,6 +301,7 @@ fn run(command: Command, typed: String) -> anyhow::Result<ExitCode> {
         Command::Man(man) => man.run(Millpond::command()),
         Command::Zpool(command) => zpool::run(command, &Client::new(state, of_root)?, typed),
         Command::Zfs(command) => zfs::run(command, &Client::new(state, of_root)?, typed),
+        Command::Zinject(command) => command.run(&Client::new(state, of_root)?),
     }?;
     Ok(ExitCode::SUCCESS)
 }

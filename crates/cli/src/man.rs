@@ -2,7 +2,7 @@
 //! of `docs/commands.md`.
 //!
 //! Pages are named after the words of a command: `millpond-zpool-create(8)`. Links lead to them
-//! from the names that OpenZFS's pages have: `zpool(8)`, `zpool-create(8)`.
+//! from the names that OpenZFS's pages have: `zpool(8)`, `zpool-create(8)`, `zinject(8)`.
 
 use std::path::{Path, PathBuf};
 
@@ -101,6 +101,7 @@ fn write(command: &Command, directory: &Path) -> std::io::Result<()> {
     let name = command.get_display_name().unwrap_or(command.get_name());
     let words = name.replacen("millpond-zpool", "zpool", 1);
     let words = words.replacen("millpond-zfs", "zfs", 1);
+    let words = words.replacen("millpond-zinject", "zinject", 1);
     notes(&words).to_writer(&mut text)?;
     if command.get_arguments().any(|word| !word.is_hide_set()) {
         page.render_options_section(&mut text)?;
@@ -272,6 +273,7 @@ mod tests {
         assert_eq!(link, ".so man8/millpond-zpool-create.8\n");
         assert!(page(at, "millpond-zpool-online.8").contains("offline \\-t"));
         assert!(page(at, "zfs.8").contains("man8/millpond-zfs.8"));
+        assert!(page(at, "zinject.8").contains("man8/millpond-zinject.8"));
         assert!(page(at, "millpond-zfs.8").contains("Exit status: 0 done"));
         for name in ["millpond.8", "millpond-up.8", "millpond-user-add.8"] {
             assert!(page(at, name).contains(".SH SYNOPSIS"));

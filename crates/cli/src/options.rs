@@ -35,6 +35,9 @@ const HEADING: &str = "\
 
 ";
 
+/// The option that no file is made to remember.
+const INJECT: &str = "inject";
+
 const fn here(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
@@ -107,6 +110,11 @@ pub struct ServerOptions {
     /// least; a new one as a whole (default: 0, nothing is trimmed)
     #[arg(long, value_name = "PERCENT", value_parser = percent_word)]
     cache_trim_ahead: Option<String>,
+    /// Let root, and admins over HTTPS, inject faults into the pools with zinject: for tests (not
+    /// remembered)
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    inject: Option<bool>,
 }
 
 /// The words that the lines of a file stand for.
@@ -233,6 +241,7 @@ impl ServerOptions {
             ("cache", text(self.cache.clone())),
             ("cache-wear", text(self.cache_wear.clone())),
             ("cache-trim-ahead", text(self.cache_trim_ahead.clone())),
+            (INJECT, self.inject.map(Value::from)),
         ];
         told.extend(
             others
@@ -281,6 +290,7 @@ impl ServerOptions {
             cache: self.cache.or(below.cache),
             cache_wear: self.cache_wear.or(below.cache_wear),
             cache_trim_ahead: self.cache_trim_ahead.or(below.cache_trim_ahead),
+            inject: self.inject.or(below.inject),
         }
     }
 
@@ -296,7 +306,8 @@ impl ServerOptions {
         let settings = settings(&told, &file.options()?);
         let all = self.above(file.words()?);
         let kept = keep && !told.is_empty();
-        for (name, value) in told {
+        // What hurts pools is asked for each time, or written by hand.
+        for (name, value) in told.into_iter().filter(|(name, _)| *name != INJECT) {
             file.document[name] = toml_edit::value(value);
         }
         Ok(daemon::Options {
@@ -323,6 +334,7 @@ impl ServerOptions {
                 .as_deref()
                 .and_then(percent)
                 .unwrap_or(0),
+            inject: all.inject.unwrap_or(false),
             ups: all.ups,
             settings,
             file: kept.then(|| (path, file.text())),

@@ -63,7 +63,14 @@ pub fn words(failure: &Failure) -> String {
             is_full,
             is_new,
             why,
-        } => receive(target, *is_full, *is_new, *why),
+            resume_token,
+        } => {
+            let words = receive(target, *is_full, *is_new, *why, resume_token.is_some());
+            match resume_token {
+                Some(token) => format!("{words}\n{}", api::how_to_resume(token)),
+                None => words,
+            }
+        }
         Refusal::Topology { doing, why } => format!("{doing}: {}", topology(*why)),
         Refusal::RootFilesystem { pool } => format!(
             "cannot destroy '{pool}': operation does not apply to pools\n\
@@ -74,7 +81,13 @@ pub fn words(failure: &Failure) -> String {
 }
 
 /// Why a stream is not received (`zfs_receive_one`, lib/libzfs/libzfs_sendrecv.c).
-fn receive(target: &str, is_full: Option<bool>, is_new: bool, why: ReceiveObstacle) -> String {
+fn receive(
+    target: &str,
+    is_full: Option<bool>,
+    is_new: bool,
+    why: ReceiveObstacle,
+    is_kept: bool,
+) -> String {
     let is_corrective = matches!(
         why,
         ReceiveObstacle::NothingToHeal | ReceiveObstacle::OtherSnapshot | ReceiveObstacle::NeedsKey
@@ -82,8 +95,10 @@ fn receive(target: &str, is_full: Option<bool>, is_new: bool, why: ReceiveObstac
     let what = match (is_full, is_new) {
         _ if is_corrective => "cannot receive",
         (Some(false), _) => "cannot receive incremental stream",
-        (Some(true), true) => "cannot receive new filesystem stream",
-        _ => "cannot receive",
+        (Some(true), _) => "cannot receive new filesystem stream",
+        (None, _) if is_kept => "cannot receive resume stream",
+        (None, true) => "cannot receive new filesystem stream",
+        (None, false) => "cannot receive",
     };
     let words = match why {
         ReceiveObstacle::NoSource => {
@@ -99,7 +114,9 @@ fn receive(target: &str, is_full: Option<bool>, is_new: bool, why: ReceiveObstac
         ReceiveObstacle::HasSnapshots => {
             format!("destination has snapshots (eg. {target})\nmust destroy them to overwrite it")
         }
-        ReceiveObstacle::SnapshotExists => format!("destination snapshot '{target}' exists"),
+        ReceiveObstacle::SnapshotExists => {
+            return format!("cannot restore to {target}: destination already exists");
+        }
         ReceiveObstacle::Interrupted => format!(
             "destination {target} contains partially-complete state from \"zfs receive -s\"."
         ),
@@ -122,8 +139,16 @@ fn receive(target: &str, is_full: Option<bool>, is_new: bool, why: ReceiveObstac
         ReceiveObstacle::NeedsKey => {
             "key must be loaded to do a non-raw corrective recv on an encrypted dataset.".to_owned()
         }
+        ReceiveObstacle::OverwritesEncrypted => {
+            "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an \
+             unencrypted one with an encrypted one\nreceive it to another name"
+                .to_owned()
+        }
+        ReceiveObstacle::CutShort | ReceiveObstacle::Checksum if is_kept => {
+            "checksum mismatch or incomplete stream.".to_owned()
+        }
         ReceiveObstacle::CutShort => "incomplete stream".to_owned(),
-        ReceiveObstacle::Checksum => "invalid stream (checksum mismatch)".to_owned(),
+        ReceiveObstacle::Checksum => "checksum mismatch".to_owned(),
         ReceiveObstacle::NoStream => "invalid stream (bad magic number)".to_owned(),
     };
     format!("{what}: {words}")
@@ -143,6 +168,9 @@ fn topology(why: TopologyObstacle) -> &'static str {
         }
         TopologyObstacle::OnlyBySpare => "can only be replaced by another hot spare",
         TopologyObstacle::LogBySpare => "cannot replace a log with a spare",
+        TopologyObstacle::OtherDraid => {
+            "dRAID spares can only replace child devices in their parent's dRAID vdev"
+        }
         TopologyObstacle::TooSmall => "device is too small",
         TopologyObstacle::Ashift => {
             "The new device cannot have a higher alignment requirement than the top-level vdev."
@@ -150,7 +178,7 @@ fn topology(why: TopologyObstacle) -> &'static str {
         TopologyObstacle::CannotDetach => "only applicable to mirror and replacing vdevs",
         TopologyObstacle::OnlyCopy => "no valid replicas",
         TopologyObstacle::SequentialUnsupported => {
-            "only mirror vdevs support sequential reconstruction here"
+            "only mirror and dRAID vdevs support sequential reconstruction"
         }
         TopologyObstacle::SequentialDisabled => {
             "device_rebuild feature must be enabled in order to use sequential reconstruction"

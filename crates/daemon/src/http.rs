@@ -22,22 +22,23 @@ use api::{
     BenchProgress, BenchRemove, BenchRun, CacheGet, Call, CertificateRenew, CertificateSet,
     CertificateStatus, ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskPower,
     DiskShow, DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList,
-    FileRestore, HostBuses, IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet,
-    JobKind, JobList, JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog,
-    ReplicationChange, ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove,
-    ReplicationRun, ReportGet, ReportList, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList,
-    SchedulePause, ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerMemory, ServerStop,
-    ShareList, SmbUserAdd, SmbUserList, SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd,
-    UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone,
-    ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey,
-    ZfsMount, ZfsMountList, ZfsProgram, ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort,
-    ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet,
-    ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd,
-    ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDdtPrune, ZpoolDestroy,
-    ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolHistory, ZpoolImport,
-    ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch,
-    ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver, ZpoolScanCost, ZpoolScrub, ZpoolSet,
-    ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
+    FileRestore, HostBuses, InjectAdd, InjectCancel, InjectList, IscsiSecretList,
+    IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult,
+    METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange, ReplicationCreate,
+    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList,
+    STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun,
+    ScheduleSet, ServerInfo, ServerMemory, ServerStop, ShareList, SmbUserAdd, SmbUserList,
+    SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow,
+    ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold,
+    ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProgram,
+    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename,
+    ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace,
+    ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint,
+    ZpoolClear, ZpoolCreate, ZpoolDdtPrune, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
+    ZpoolEventsClear, ZpoolExport, ZpoolFreeze, ZpoolHistory, ZpoolImport, ZpoolInitialize,
+    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove,
+    ZpoolReopen, ZpoolResilver, ZpoolScanCost, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
+    ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
@@ -57,20 +58,19 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
 
-use web::caller::{Caller, Door};
+use web::caller::{Caller, Door, may_all};
 
 use crate::service::Service;
 use crate::{DaemonError, alerts, download, ups};
 use automation::{replicate, schedules};
-use service::asking::work_for;
 use service::events::Wanted;
 use service::jobs::{Asker, Jobs, Work};
 use telemetry::{figures, metrics};
 use verbs::create::Maker;
 use verbs::{
-    activity, create, destroy, diff, files, import, keys, owners, permissions, planning, program,
-    properties, receive, redact, reopen, replica, rewrite, scrub, send, snapshots, split, topology,
-    upgrade, usage, vdevs, zfs, zpool,
+    activity, create, destroy, diff, files, import, inject, keys, owners, permissions, planning,
+    program, properties, receive, redact, reopen, replica, rewrite, scrub, send, snapshots, split,
+    topology, upgrade, usage, vdevs, zfs, zpool,
 };
 use web::message::{end_after_secrets, refuse, understand};
 use web::{Bounded, about};
@@ -230,6 +230,14 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|serving, call: ZpoolTrim| async move {
             activity::zpool_trim(&serving, call).await
         })
+        .on(|serving, call: InjectAdd| async move {
+            inject::add(&serving.pools, &serving.mounts, &serving.events, call).await
+        })
+        .on(|serving, call: ZpoolFreeze| async move {
+            inject::freeze(&serving.pools, &call).await
+        })
+        .on(|serving, _: InjectList| async move { inject::list(&serving.pools) })
+        .on(|serving, call: InjectCancel| async move { inject::cancel(&serving.pools, &call) })
         .on(|serving, call: ZpoolSplit| async move { split::zpool_split(&serving, &call).await })
         .on(|serving, call: ZpoolReopen| async move { reopen::zpool_reopen(&serving, &call).await })
         .on(|serving, call: ZpoolResilver| async move {
@@ -908,6 +916,13 @@ impl Record {
             }
         }
     }
+}
+
+/// Works at a request of the user with this number. Limits on filesystems and snapshots do not bind
+/// who may do everything.
+async fn work_for<T>(uid: Option<u32>, work: impl Future<Output = T>) -> T {
+    let work = dataset::lift_limits(uid.is_some_and(may_all), work);
+    service::asking::work_for(uid, work).await
 }
 
 /// Reads a request, and refuses what a caller may not ask, which is put on record.

@@ -100,6 +100,8 @@ pub struct Options {
     /// How much more than a cache device is about to overwrite is trimmed, in hundredths of that
     /// but 64 MiB at least; 0: nothing is.
     pub cache_trim_ahead_percent: u32,
+    /// Whether faults may be injected into its pools.
+    pub inject: bool,
     /// The UPS that the power comes from.
     pub ups: Option<UpsAddress>,
     /// What is told of these options to who asks.

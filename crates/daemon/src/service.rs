@@ -109,6 +109,10 @@ impl Service {
             trim_ahead_percent: options.cache_trim_ahead_percent,
         };
         let pools = Arc::new(Pools::new(&state, cache_bytes, cache_devices));
+        if options.inject {
+            tracing::warn!("faults may be injected into the pools of this server");
+            pools.injections.allow();
+        }
         let owners = Arc::new(Owners::load(state.directory()));
         let volumes = Volumes::new(
             state.directory().join("zvol"),

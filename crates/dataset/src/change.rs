@@ -149,6 +149,13 @@ impl Properties<'_> {
         values: &[(String, PropertyValue)],
     ) -> Result<(), DatasetError> {
         if dataset.is_snapshot() {
+            for (name, _) in self.received_values(dataset).await? {
+                if !values.iter().any(|(kept, _)| *kept == name) {
+                    let name = format!("{name}{RECEIVED}");
+                    self.change_property_from(ctx, dataset, &name, None, true)
+                        .await?;
+                }
+            }
             for (name, value) in values {
                 let name = format!("{name}{RECEIVED}");
                 self.change_property(ctx, dataset, &name, Some(value))

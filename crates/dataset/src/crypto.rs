@@ -660,15 +660,15 @@ impl Keys<'_> {
     ) -> Result<(), DatasetError> {
         let dir = dataset.dir();
         let key = self.stored(&dir).await?;
+        let is_encrypted = key.is_some();
         let is_root = key.is_some_and(|key| key.root == dir.object);
-        let is_none = location.is_none_or(|location| location == "none");
-        let reason = match (is_root, is_none) {
-            (true, true) => "keylocation must not be 'none' for encrypted datasets",
-            (false, false) => {
-                "keylocation must be 'none' for unencrypted datasets and those that inherit their \
-                 key"
-            }
-            _ => return Ok(()),
+        let reason = match location {
+            None if is_root => "keylocation must not be 'none' for encrypted datasets",
+            Some("none") if is_encrypted => "keylocation must not be 'none' for encrypted datasets",
+            None | Some("none") => return Ok(()),
+            Some(_) if is_root => return Ok(()),
+            Some(_) if is_encrypted => "keylocation may only be set on encryption roots",
+            Some(_) => "keylocation must be 'none' for unencrypted datasets",
         };
         Err(DatasetError::InvalidProperty {
             property: "keylocation".into(),

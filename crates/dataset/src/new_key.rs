@@ -171,7 +171,7 @@ fn choose(
             false => Ok(Chosen::Off),
             true => Err(refused(
                 "encryption",
-                "Encryption must be turned on to set encryption properties",
+                "Encryption must be turned on to set encryption properties.",
             )),
         };
     }
@@ -201,7 +201,7 @@ fn choose(
             )),
             (None, Some(_), _) | (None, None, None) => Err(refused(
                 "keyformat",
-                "Keyformat required for new encryption root",
+                "Keyformat required for new encryption root.",
             )),
             (None, None, Some(_)) => Ok(Chosen::Inherited(suite)),
         };

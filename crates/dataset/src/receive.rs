@@ -44,6 +44,11 @@ use begin::BeginTask;
 pub use heal::Corrective;
 pub use target::{ReceiveTarget, Redaction};
 
+/// How far what is received may be over the target's own `refquota`: as far as what was sent may be
+/// over it, which is what one transaction may take (`DMU_MAX_ACCESS` times `spa_asize_inflation`;
+/// `dsl_dataset_clone_swap_check_impl`, module/zfs/dsl_dataset.c).
+const REFQUOTA_SLACK_BYTES: u64 = 24 * (64 << 20);
+
 /// A receive that has begun. Dropping it leaves what was received, as a crash would.
 pub struct Receiving {
     target: Arc<ReceiveTarget>,
@@ -416,7 +421,8 @@ impl FinishTask {
             let state = head.state();
             (state.refquota_bytes, state.reserved_bytes)
         };
-        if refquota != 0 && received.phys().referenced_bytes > refquota {
+        let most = refquota.saturating_add(REFQUOTA_SLACK_BYTES);
+        if refquota != 0 && received.phys().referenced_bytes > most {
             return Err(DatasetError::QuotaExceeded {
                 name: target.name.clone(),
             });

@@ -157,10 +157,11 @@ impl Deadlists<'_> {
         dataset: &Arc<Ds>,
     ) -> Result<(), DatasetError> {
         self.set_remap_list(ctx, dataset, None).await?;
-        self.dsl
-            .features()
-            .decrement(ctx, guid::OBSOLETE_COUNTS)
-            .await
+        let features = self.dsl.features();
+        match features.is_active(guid::OBSOLETE_COUNTS) {
+            true => features.decrement(ctx, guid::OBSOLETE_COUNTS).await,
+            false => Ok(()),
+        }
     }
 
     /// Two datasets swap their lists (`dsl_dataset_swap_remap_deadlists`).

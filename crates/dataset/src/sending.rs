@@ -47,6 +47,9 @@ pub struct Redactions {
     /// What the receiver lacks of the snapshot that the difference begins with, as that was sent
     /// with this list.
     pub of_receiver: Option<RedactionList>,
+    /// GUIDs of the snapshots that the snapshot which the difference begins with was redacted with,
+    /// as it is here: the receiver's may lack as much.
+    pub of_source: Option<Vec<u64>>,
 }
 
 /// Sending: [`DslPool::sends`].
@@ -75,8 +78,12 @@ impl Sends<'_> {
         let found = self.from(name, from).await?;
         let snapshot = self.dsl.open_dataset(name).await?;
         let mut source = self.checked(name, snapshot, found, None)?;
-        if let Some(from) = from.filter(|from| from.contains('#')) {
-            source.redactions.of_receiver = self.list_of(from).await?;
+        match from {
+            Some(from) if from.contains('#') => {
+                source.redactions.of_receiver = self.list_of(from).await?;
+            }
+            Some(from) => source.redactions.of_source = self.redacted_with(from).await?,
+            None => {}
         }
         Ok(source)
     }
@@ -119,6 +126,14 @@ impl Sends<'_> {
         }
     }
 
+    /// GUIDs of the snapshots that a snapshot is redacted with, if it is.
+    async fn redacted_with(&self, snapshot: &str) -> Result<Option<Vec<u64>>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let found = self.dsl.directories().resolve(snapshot).await?;
+        let guids = found.redacted_with();
+        Ok(guids.map(|guids| guids.iter().map(|guid| guid.get()).collect()))
+    }
+
     /// The same to send it raw: of what is encrypted no key is needed; nothing else is raw.
     ///
     /// # Errors
@@ -158,7 +173,11 @@ impl Sends<'_> {
             });
         }
         let snapshot = self.dsl.open_raw_snapshot(name).await?;
-        self.checked(name, snapshot, found, key_data)
+        let mut source = self.checked(name, snapshot, found, key_data)?;
+        if let Some(from) = from.filter(|from| from.contains('@')) {
+            source.redactions.of_source = self.redacted_with(from).await?;
+        }
+        Ok(source)
     }
 
     async fn from(&self, name: &str, from: Option<&str>) -> Result<Option<SendFrom>, DatasetError> {

@@ -17,6 +17,7 @@ use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::state::QueuedTask;
 use crate::task::{SpaceCheck, SyncTask};
+use crate::unbound::carried;
 
 /// Bytes of a block that a sync task writes, on average (`DST_AVG_BLKSHIFT`).
 const TASK_BLOCK_BYTES: u64 = 16 << 10;
@@ -243,7 +244,7 @@ impl Tasks<'_> {
         let (answer, answered) = oneshot::channel();
         let tx = self.dsl.env().txgs.assign(0).await?;
         let queued = QueuedTask {
-            task,
+            task: carried(task),
             tries: 0,
             answer,
         };

@@ -129,13 +129,11 @@ impl ResumeToken {
     }
 }
 
-/// The first word of the fletcher4 checksum; a last word that is not whole counts with zeros behind
-/// it (`fletcher_4_native_varsize`).
+/// The first word of the fletcher4 checksum; a last word that is not whole does not count
+/// (`fletcher_4_native_varsize`, module/zcommon/zfs_fletcher.c).
 fn checksum(data: &[u8]) -> u64 {
-    let mut padded = data.to_vec();
-    padded.resize(data.len().next_multiple_of(4), 0);
     let mut sum = Fletcher4::new(Endian::Little);
-    sum.update(&padded);
+    sum.update(&data[..data.len() / 4 * 4]);
     sum.words()[0]
 }
 
@@ -170,6 +168,35 @@ mod tests {
             ..token
         };
         assert_eq!(ResumeToken::decode(&again.encode()), Some(again));
+    }
+
+    /// What is compressed is no multiple of four bytes long.
+    #[test]
+    fn bytes_behind_the_last_word_have_no_checksum() {
+        let of_two = "1-da5e42724-f0-789c636064000310a500c4ec50360710e72765a52697303030419460caa7a\
+                      515a796806498e0f26c48f2499525a9c540ba808705abfe92fcf4d2cc140686c042dd4f0b597\
+                      66dd54092e704cbe725e6a602e9c4bc6cfd8cfcdc548744b839dc0c087727e7e71614a51617e\
+                      76743c424a0ee80c9172596c3a4180062841c85";
+        let of_three = "1-e1656ae2f-f0-789c636064000310a500c4ec50360710e72765a52697303030419460caa\
+                        7a515a796806498e0f26c48f2499525a9c540ba808705abfe92fcf4d2cc140686c042dd4f0\
+                        b59766dd54092e704cbe725e6a602e9c4bc6cfde2a26487fcbc549839dc0c087727e7e7161\
+                        4a51617e76743c424a0ee80c9172596c3a4180083291d05";
+        let token = ResumeToken {
+            object: 2,
+            offset_bytes: 0x20000,
+            stream_bytes: 0x40c70,
+            to_guid: Guid::new(0xb5ba_04a1_f22d_7151),
+            to_name: "tank/home@a".into(),
+            compressed: true,
+            raw: true,
+            ..ResumeToken::default()
+        };
+        assert_eq!(ResumeToken::decode(of_two), Some(token.clone()));
+        let longer = ResumeToken {
+            to_name: "tank/src@one".into(),
+            ..token
+        };
+        assert_eq!(ResumeToken::decode(of_three), Some(longer));
     }
 
     #[test]

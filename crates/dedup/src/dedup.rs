@@ -15,16 +15,18 @@
 //! the references of freed blocks, in batches, frees the space of those without references, puts
 //! the changed entries down, and brings statistics, status and the count of space saved up to
 //! date. Entries are found in the logs, which are in memory, and in the ZAPs, through the cache. A
-//! filter in memory says of most entries that are in no ZAP that they are not (`known`).
+//! filter in memory says of most entries that are in no ZAP that they are not (`known`): to who
+//! writes new data, not to who drops or adds a reference.
 //!
 //! # Logs
 //!
 //! A table of old has no logs: what changes is stored in its ZAPs at once (`store`). With the
 //! feature, it is appended to a log (`log`), and brought into the ZAPs later, in the order in which
 //! these have it, some of it in each txg (`flush`). A table that is much larger than memory is then
-//! updated leaf by leaf, with all changes to a leaf at a time, instead of one leaf for each change.
-//! Logs that are too long to be in memory are flushed whole during the import, before anything else
-//! uses the tables; so are all where no logs are to be written ([`LogLimits::is_written`]).
+//! updated leaf by leaf, with all changes to a leaf at a time, instead of one leaf for each change;
+//! the first of them are read before (`ahead`). Logs that are too long to be in memory are flushed
+//! whole during the import, before anything else uses the tables; so are all where no logs are to
+//! be written ([`LogLimits::is_written`]).
 //!
 //! # Crash
 //!
@@ -32,10 +34,11 @@
 //! tables, logs and blocks are those of one txg. What is in memory of the logs is read from them
 //! when the pool is imported.
 //!
-//! Locks: `tables`, then `planned`; `status`, `limits`, `charged` and `chosen`: for some
+//! Locks: `tables`, then `planned`; `status`, `limits`, `charged`, `chosen` and `ahead`: for some
 //! instructions each; before them `is_pruning`, for as long as it takes. Only the sync loop changes
 //! tables.
 
+mod ahead;
 mod flush;
 mod known;
 mod log;
@@ -55,6 +58,7 @@ use format::{
     Checksum, Compression, DdtClass, DdtPhys, DdtStat, ObjectId, decode_ddt_value_head,
     encode_ddt_value_head,
 };
+use futures::future::AbortHandle;
 use object::{ObjectError, ObjectSet, SyncContext, Zap, ZapValue};
 use parking_lot::{Mutex, RwLock};
 use spa::{Pass, PoolError, directory, features};
@@ -108,6 +112,7 @@ pub fn of_pool(dsl: &DslPool, pipeline: &Pipeline) -> Arc<Dedup> {
         is_pruning: tokio::sync::Mutex::default(),
         chosen: Mutex::default(),
         pruned: AtomicU64::new(0),
+        ahead: Mutex::default(),
     });
     let tables: Arc<dyn DedupTables> = dedup.clone();
     pipeline.dedup().set_tables(&tables);
@@ -161,6 +166,8 @@ pub struct Dedup {
     chosen: Mutex<Vec<(DedupName, DdtPhys)>>,
     /// How many were removed.
     pruned: AtomicU64,
+    /// Reads of what is flushed next.
+    ahead: Mutex<Option<AbortHandle>>,
 }
 
 impl Dedup {
@@ -367,7 +374,11 @@ impl Dedup {
             .or_insert_with(|| self.is_fast_enabled())
     }
 
-    async fn find(&self, name: &DedupName) -> Result<Option<StoredEntry>, ObjectError> {
+    async fn find(
+        &self,
+        name: &DedupName,
+        trust_filter: bool,
+    ) -> Result<Option<StoredEntry>, ObjectError> {
         let (zaps, flat) = {
             let tables = self.tables.read();
             let Some(table) = tables.get(&name.checksum.code()) else {
@@ -377,7 +388,7 @@ impl Dedup {
                 let (class, value) = (logged.class, logged.value.clone());
                 return Ok(Some(StoredEntry { class, value }));
             }
-            if table.known.lacks(name.key.words()) {
+            if trust_filter && table.known.lacks(name.key.words()) {
                 return Ok(None);
             }
             (table.zaps.clone(), table.flat)
@@ -498,6 +509,7 @@ impl DedupTables for Dedup {
     fn lookup<'a>(
         &'a self,
         name: &'a DedupName,
+        trust_filter: bool,
     ) -> BoxFuture<'a, Result<Option<StoredEntry>, ZioError>> {
         Box::pin(async move {
             let corrupt = |what: String| ZioError::Corrupt {
@@ -507,7 +519,8 @@ impl DedupTables for Dedup {
             if self.has_logs() {
                 return Err(corrupt("its logs are not flushed yet".into()));
             }
-            self.find(name).await.map_err(|error| match error {
+            let found = self.find(name, trust_filter).await;
+            found.map_err(|error| match error {
                 ObjectError::Zio(error) => error,
                 error => corrupt(error.to_string()),
             })

@@ -26,6 +26,7 @@ mod status;
 
 use std::sync::Arc;
 
+use format::Txg;
 use spa::{Participant, Pass, Spa, Turn};
 
 pub use age::PruneBy;
@@ -93,6 +94,13 @@ impl Participant for SharedBlocks {
             }
             Ok(())
         })
+    }
+
+    /// What the next group changes in dedup tables is read ahead.
+    fn done(&self, spa: &Spa, _txg: Txg, wrote: bool) {
+        if wrote {
+            self.dedup.read_ahead(spa.pipeline.tasks());
+        }
     }
 }
 

@@ -114,6 +114,8 @@ pub enum Foreign {
     Other(String),
     /// More than one of these.
     Several,
+    /// What ZFS has there, or has left there.
+    Zfs,
 }
 
 impl std::fmt::Display for Foreign {
@@ -129,6 +131,7 @@ impl std::fmt::Display for Foreign {
             Foreign::Several => {
                 out.write_str("more than one filesystem or partition table ('wipefs' lists them)")
             }
+            Foreign::Zfs => out.write_str("something of ZFS"),
         }
     }
 }
@@ -301,8 +304,8 @@ pub trait Opener: Send + Sync {
         Box::pin(async { false })
     }
 
-    /// What other software has on the device: who is about to overwrite it asks. Nothing where
-    /// devices belong to this process alone. Fails with [`DeviceError::Unexamined`] when that
+    /// What other software has on the device, or a pool: who is about to overwrite it asks. Nothing
+    /// where devices belong to this process alone. Fails with [`DeviceError::Unexamined`] when that
     /// cannot be found out.
     fn foreign<'a>(
         &'a self,

@@ -3,10 +3,11 @@
 //! of no pools).
 //!
 //! Three tasks do all of it. One asks each disk now and then how it is (module `smart`); one looks
-//! at the pools whenever something happened, and once a minute, and switches lights (module
-//! `lights`); alerts look at what is known. Requests are answered from what is known too, so a disk
-//! that hangs keeps nobody waiting: whoever does wait for one is a thread that is left alone, and
-//! no second one is sent after it.
+//! at the pools whenever something happened, and once a minute, switches lights (module `lights`)
+//! and has a disk take the place of one that failed in its bay (module `replace`); alerts look at
+//! what is known. Requests are answered from what is known too, so a disk that hangs keeps nobody
+//! waiting: whoever does wait for one is a thread that is left alone, and no second one is sent
+//! after it.
 //!
 //! Locks: `known`, `book` and `hung` are short. `work` is held by the thread that switches lights,
 //! for as long as that takes; who waits for it gives up after a while. `tests` is held by who has
@@ -20,6 +21,7 @@ mod list;
 mod overview;
 mod planner;
 mod power;
+mod replace;
 mod smart;
 
 use std::collections::{BTreeSet, HashMap};
@@ -194,7 +196,18 @@ async fn watch(weak: Weak<Parts>) {
     };
     let mut reader = parts.events.reader(None, Wanted::All);
     drop(parts);
+    let again = weak.clone();
+    let look: replace::Look = Arc::new(move || -> BoxFuture<'static, Vec<replace::InBay>> {
+        let weak = again.clone();
+        Box::pin(async move {
+            match weak.upgrade() {
+                Some(parts) => overview::in_bays(&parts).await,
+                None => Vec::new(),
+            }
+        })
+    });
     let mut problems = Vec::new();
+    let mut seen = replace::Seen::new();
     loop {
         let Some(parts) = weak.upgrade() else {
             return;
@@ -210,7 +223,11 @@ async fn watch(weak: Weak<Parts>) {
             }
             problems = found;
         }
-        let pause = lights::next(&parts).map_or(LOOK_EVERY, |next| next.min(LOOK_EVERY));
+        let disks = overview::in_bays(&parts).await;
+        let all = (&parts.pools, &parts.events, &look);
+        let is_new = replace::in_bays(all, &disks, &mut seen);
+        let most = if is_new { replace::LASTS } else { LOOK_EVERY };
+        let pause = lights::next(&parts).map_or(most, |next| next.min(most));
         drop(parts);
         let mut until = tokio::time::Instant::now() + pause;
         while let Ok(event) = tokio::time::timeout_at(until, reader.next()).await {

@@ -13,6 +13,7 @@ use drives::{Book, Disk, Lamp, Lamps, Light, Remembered, Smartctl};
 
 use crate::Parts;
 use crate::list::stable_paths;
+use crate::replace::InBay;
 use crate::{Drives, smart};
 use service::reports;
 
@@ -259,6 +260,18 @@ pub(super) async fn rows(parts: &Parts) -> Vec<Row> {
 /// All disks, as they are known.
 pub async fn states(parts: &Parts) -> Vec<DiskState> {
     rows(parts).await.into_iter().map(|row| row.state).collect()
+}
+
+/// The same for who looks what is in the bays.
+pub(super) async fn in_bays(parts: &Parts) -> Vec<InBay> {
+    let rows = rows(parts).await.into_iter();
+    let in_bay = |row: Row| InBay {
+        // A disk with partitions has more numbers.
+        is_blank: (row.disk.as_ref())
+            .is_some_and(|disk| disk.numbers.len() == 1 && disk.holders.is_empty()),
+        state: row.state,
+    };
+    rows.map(in_bay).collect()
 }
 
 /// `millpond disks`.

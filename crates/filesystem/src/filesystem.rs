@@ -1,6 +1,7 @@
 //! The filesystem as a whole: its parts, attributes, users of files, syncing, closing.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use dataset::Dataset;
 use format::ObjectId;
@@ -28,6 +29,8 @@ pub struct Filesystem {
     pub(crate) master: Zap,
     /// Held while files move from one directory to another.
     pub(crate) renames: tokio::sync::Mutex<()>,
+    /// What it does by itself has begun ([`crate::begin_upkeep`]).
+    pub(crate) is_kept_up: AtomicBool,
 }
 
 impl Filesystem {

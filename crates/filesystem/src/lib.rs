@@ -88,7 +88,7 @@ pub use counting::Counting;
 pub use error::{FsError, Result, errno};
 pub use filesystem::Filesystem;
 pub use init::ZplInit;
-pub use open::open_again;
+pub use open::{begin_upkeep, is_kept_up, open_quietly};
 pub use quota::{QuotaKind, Quotas, SpaceUse};
 pub use salvage::{SalvagedDirectory, SalvagedFile, SalvagedFilesystem, SalvagedXattrs};
 pub use types::{

@@ -2,6 +2,7 @@
 //! the log of a crash is replayed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dataset::{Dataset, DatasetSettings};
 use device::{BoxFuture, World};
@@ -33,8 +34,8 @@ impl Filesystem {
     /// [`FsError::CannotOpen`] where the dataset is no filesystem or is of a newer version, and
     /// errors of reading.
     pub async fn open(dataset: Dataset, world: World) -> Result<Arc<Self>> {
-        let filesystem = open_again(dataset, world).await?;
-        filesystem.unlinked.free_left();
+        let filesystem = open_quietly(dataset, world).await?;
+        begin_upkeep(&filesystem);
         Ok(filesystem)
     }
 
@@ -52,16 +53,38 @@ impl Filesystem {
     }
 }
 
-/// Opens a dataset's filesystem as [`Filesystem::open`] does, for those who used another state of
-/// it: files that were unlinked but open stay until [`Unlinked::free_left`], so that whoever has
-/// one open can retain it before.
+/// Opens a dataset's filesystem as [`Filesystem::open`] does, but changes nothing by itself until
+/// [`begin_upkeep`], other than by what a crash left in the log. So a mount to read from keeps what
+/// was received as it is, for the next stream. And whoever used another state of it can retain
+/// files before, that were unlinked but open.
 ///
 /// # Errors
 /// As [`Filesystem::open`].
-pub async fn open_again(dataset: Dataset, world: World) -> Result<Arc<Filesystem>> {
+pub async fn open_quietly(dataset: Dataset, world: World) -> Result<Arc<Filesystem>> {
     let log = dataset.log().cloned();
     let settings = dataset.watch_settings();
     open_boxed(dataset, world, settings, log).await
+}
+
+/// Begins, once, what a filesystem that is used to change it does by itself: counts what was there
+/// before its pool could count it, or what was received raw, and frees files that were unlinked but
+/// open. Nothing where `readonly` is on (`zfsvfs_setup`, module/os/linux/zfs/zfs_vfsops.c; the
+/// accounting of what was received waits for a writable mount there as well,
+/// `dmu_objset_own` in module/zfs/dmu_objset.c).
+pub fn begin_upkeep(filesystem: &Filesystem) {
+    if filesystem.is_read_only() || filesystem.is_kept_up.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if let Ok(dataset) = filesystem.dataset() {
+        dataset.begin_to_count();
+    }
+    filesystem.files.counting.begin();
+    filesystem.unlinked.free_left();
+}
+
+/// Whether [`begin_upkeep`] has begun it.
+pub fn is_kept_up(filesystem: &Filesystem) -> bool {
+    filesystem.is_kept_up.load(Ordering::Acquire)
 }
 
 /// In a box: what waits for it would else be a future too deep for the compiler, and each crate
@@ -146,13 +169,9 @@ async fn open_with(
         unlinked,
         master,
         renames: tokio::sync::Mutex::default(),
+        is_kept_up: AtomicBool::new(false),
     });
-    let read_only = filesystem.is_read_only();
     filesystem.files.node(root).await?.entries()?;
     replay_log(&filesystem).await?;
-    if !read_only {
-        filesystem.dataset()?.begin_to_count();
-        filesystem.files.counting.begin();
-    }
     Ok(filesystem)
 }

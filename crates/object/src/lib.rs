@@ -87,6 +87,7 @@ pub use salvage::{DnodeRun, Piece, SalvagedZap, Written, salvage_zap};
 pub use spacemap::{SpaceMapEntry, SpaceMapKind, SpaceMapObject};
 pub use sync::{BlockAccounting, SyncContext};
 pub use traverse::{Leads, Met, Traverse, Traversed, Visitor, traverse};
+pub use tree::reads_ahead;
 pub use zap::{
     NORMALIZE_UPPERCASE, Normalizer, Zap, ZapCursor, ZapEntry, ZapOptions, ZapValue,
     forget_zap_content,

@@ -44,6 +44,17 @@ pub(crate) struct LostBlocks {
 /// Txg of readers who want the newest.
 pub(crate) const NEWEST: Txg = Txg::new(u64::MAX);
 
+tokio::task_local! {
+    /// Whether the task reads ahead.
+    static AHEAD: bool;
+}
+
+/// Runs what reads ahead of somebody: what others wait for goes before what it reads, and a failure
+/// is nobody's, whoever needs the block will hear of it.
+pub async fn reads_ahead<T>(work: impl Future<Output = T>) -> T {
+    AHEAD.scope(true, work).await
+}
+
 /// Reads an object set's blocks, each through the tree of its object.
 pub(crate) struct Blocks {
     pub(crate) pipeline: Arc<Pipeline>,
@@ -75,7 +86,7 @@ impl Blocks {
         }
     }
 
-    /// How a block of an object is read that somebody waits for.
+    /// How a block of an object is read: as somebody waits for it, unless the task reads ahead.
     pub(crate) fn read_context(
         &self,
         object: ObjectId,
@@ -87,11 +98,18 @@ impl Blocks {
             let properties = self.properties.read();
             (properties.cached, properties.cached_second)
         };
+        let bookmark = self.bookmark(object, level, block);
+        let is_ahead = AHEAD.try_with(|ahead| *ahead).unwrap_or(false);
+        let context = match is_ahead {
+            true => ReadContext::in_background(bookmark),
+            false => ReadContext::new(bookmark),
+        };
         ReadContext {
             without_key: self.options.without_key,
             cache: cached.on_read(object_type, level),
             second: cached_second.has(object_type, level),
-            ..ReadContext::new(self.bookmark(object, level, block))
+            speculative: is_ahead,
+            ..context
         }
     }
 

@@ -66,6 +66,24 @@ impl AuxList {
         self.statuses.iter().find(|status| status.guid == guid)
     }
 
+    /// The configuration of a distributed spare.
+    pub(crate) fn draid_spare(&self, guid: Guid) -> Option<&NvList> {
+        let is_it = |config: &&NvList| {
+            config.u64("guid") == Some(guid.get()) && config.string("type") == Some("dspare")
+        };
+        self.configs.iter().find(is_it)
+    }
+
+    /// The distributed spares of a dRAID vdev.
+    pub(crate) fn draid_spares_of(&self, top: Guid) -> BTreeSet<Guid> {
+        let is_its = |config: &&NvList| {
+            config.u64("top_guid") == Some(top.get()) && config.string("type") == Some("dspare")
+        };
+        let guids = self.configs.iter().filter(is_its);
+        let guids = guids.filter_map(|config| config.u64("guid"));
+        guids.map(Guid::new).collect()
+    }
+
     /// The guids of all.
     pub(crate) fn guids(&self) -> BTreeSet<Guid> {
         let guids = self.configs.iter().filter_map(|config| config.u64("guid"));

@@ -18,6 +18,7 @@ use crate::PoolError;
 use crate::auxiliary::Auxiliary;
 use crate::checkpoint::Checkpoint;
 use crate::claims::LogClaims;
+use crate::condensing::Condensing;
 use crate::deferred::{DeferredFrees, Salt};
 use crate::evacuation::Evacuation;
 use crate::gone::Replacements;
@@ -49,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) new_tops: Arc<NewTops>,
     /// The removal of a vdev, under way or the last one.
     pub(crate) evacuation: Arc<Evacuation>,
+    /// Mappings of removed vdevs that are made smaller.
+    pub(crate) condensing: Arc<Condensing>,
     /// Devices that have been replaced.
     pub(crate) replacements: Replacements,
     /// Devices that spares are to stand in for.
@@ -83,7 +86,8 @@ impl Core {
             &self.shared_blocks,
             &self.checkpoint,
             &self.passes.autotrim,
-            // Goes on with a removal and ends replacements, which frees dirty times.
+            // Goes on with a removal and with condensing, and ends replacements, which frees dirty
+            // times.
             self,
             // With devices, their ZAPs go.
             &self.passes.activities,

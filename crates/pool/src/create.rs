@@ -34,6 +34,7 @@ use zio::{TxgLimits, TxgManager};
 use crate::auxiliary::{self, NewAuxiliary};
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
+use crate::condensing::{self, Condensing};
 use crate::core::Core;
 use crate::deferred::{DeferredFrees, Salt};
 use crate::evacuation::{Evacuation, Found};
@@ -334,6 +335,7 @@ async fn create_on(
     let spares = Arc::default();
     let core = Arc::new(Core {
         evacuation: Evacuation::new(&spa, &scans, &passes, &new_tops, Found::default()),
+        condensing: Condensing::new(&scans, condensing::Found::default()),
         heart: crate::heart::Heart::default(),
         auxiliary: Mutex::default(),
         checkpoint: Checkpoint::new(CheckpointState::None, &scan, &spares),

@@ -26,13 +26,18 @@
 //! copied before these are on disk ([`Running::from_txg`]).
 //!
 //! # Devices that fail
-//! A resilver goes by the birth of blocks, and knows nothing of the groups in which copies were
-//! made. So copies are made only while all devices that get them lack nothing, and one that a
-//! device did not take is not put into the mapping. Where it turns out later that a device lacks a
-//! group of which copies are in the mapping (its cache was lost before it was flushed, another
-//! device took its place), the removal is given up. So it is where the vdev itself cannot be read
-//! (`spa_vdev_remove_thread` does the same on errors), where the mapping would get bigger than an
-//! import believes, and where something is allocated in the end that is not in the mapping.
+//! Copies go to vdevs each of which has a device that lacks nothing; other devices of theirs may be
+//! away, or fail to take a copy. Those lack its group. A resilver does not come upon copies while
+//! their vdev is being removed, so that they go on lacking the groups of copies until it is gone
+//! (crate `scan`, module `resilver`). Then they are taken to lack all groups from the first one on:
+//! blocks of any birth were copied, and OpenZFS leaves out those that were born before what a
+//! device lacks. Nothing that was scanned before the end counts as scanned: so the removal does not
+//! end while a scan is under way and some device lacks copies.
+//!
+//! Where no device of a vdev has all copies any more (its cache was lost before it was flushed),
+//! the removal is given up. So it is where the vdev itself cannot be read (`spa_vdev_remove_thread`
+//! does the same on errors), where the mapping would get bigger than an import believes, and where
+//! something is allocated in the end that is not in the mapping.
 //!
 //! # What a crash leaves
 //! Before the group that begins it: nothing. Then the mapping as of the last group on disk, and the
@@ -52,7 +57,7 @@
 
 mod command;
 mod copying;
-mod store;
+pub(crate) mod store;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -133,6 +138,8 @@ struct State {
     told: Option<RemovalStatus>,
     /// The last turn came further.
     has_moved: bool,
+    /// All is copied, and a scan is to end first.
+    waits_for_scan: bool,
 }
 
 /// A vdev that was removed, until its devices know.
@@ -389,7 +396,33 @@ impl Evacuation {
             to_copy_bytes: phys.to_copy_bytes,
             copied_bytes: phys.copied_bytes,
             mapping_bytes: tops.iter().filter_map(|top| top.indirect_bytes()).sum(),
+            waits_for: self.waits_for(),
         })
+    }
+
+    /// Why nothing is copied at present.
+    fn waits_for(&self) -> Option<String> {
+        let running = self
+            .running()
+            .filter(|running| running.ended_in.is_none())?;
+        if self.spa.read_only {
+            return None;
+        }
+        if self.spa.suspended().is_some() {
+            return Some("the pool is suspended".to_owned());
+        }
+        let names = evacuation::waits_for(&self.spa.tree, running.vdev);
+        if !names.is_empty() {
+            let names = names.join(", ");
+            return Some(format!("waits until {names} can be used and lacks nothing"));
+        }
+        let waits_for_scan = self.state.lock().waits_for_scan;
+        let scan = self.scans.scan.status(&self.scans);
+        let words = match scan.is_some_and(|scan| scan.pause_time_s != 0) {
+            true => "waits for the scrub that is paused: let it go on or stop it",
+            false => "waits for the scan that is under way",
+        };
+        waits_for_scan.then(|| words.to_owned())
     }
 
     fn now_s(&self) -> u64 {
@@ -440,11 +473,12 @@ impl Evacuation {
 
     /// The transaction group is on disk: devices of a vdev that it removed may go, and blocks may
     /// come to one that stays. That it ended a removal is told when the devices have gone: who
-    /// hears of it may put something else on them at once.
-    pub(crate) fn done(self: &Arc<Self>, txg: Txg) {
+    /// hears of it may put something else on them at once. Returns whether it was given up.
+    pub(crate) fn done(self: &Arc<Self>, txg: Txg) -> bool {
         let is_given_up =
             |running: &Running| running.ended_in.is_some_and(|at| at <= txg) && !running.is_leaving;
-        if let Some(Running { vdev, .. }) = self.running().filter(is_given_up) {
+        let given_up = self.running().filter(is_given_up);
+        if let Some(Running { vdev, .. }) = given_up {
             let allocator = self.spa.pipeline.allocator();
             let spec = self.spa.tree.top(vdev).and_then(|top| TopSpec::of(&top));
             if let Some(spec) = spec {
@@ -478,6 +512,7 @@ impl Evacuation {
         if self.state.lock().has_moved && self.has_work() {
             self.spa.txgs.go_on();
         }
+        given_up.is_some()
     }
 
     fn tell_end(&self) {
@@ -486,6 +521,8 @@ impl Evacuation {
             state.running = None;
             state.told = None;
         }
+        // What devices lack of copies can be given to them now.
+        self.scans.scan.forget_unmended();
         self.active.send_replace(false);
     }
 
@@ -522,19 +559,19 @@ impl Evacuation {
             return Some("what was healed could not be healed in its copy".to_owned());
         }
         if evacuation::takes_copies(&self.spa.tree, running.vdev) {
-            // Nothing lacks anything.
+            // There is a device with all of them on each vdev.
             return None;
         }
-        let births = self
-            .spa
-            .pipeline
-            .dvas()
-            .with_removal(|map| map.birth_txgs());
-        let lacks =
-            |births: &RangeSet| evacuation::lacks_copies(&self.spa.tree, running.vdev, births);
-        births
-            .is_some_and(|births| lacks(&births))
-            .then(|| "a device lacks what was copied to it".to_owned())
+        let births = self.birth_txgs();
+        evacuation::lacks_copies(&self.spa.tree, running.vdev, &births)
+            .then(|| "no device of a vdev has all that was copied to it".to_owned())
+    }
+
+    /// The groups in which something was copied.
+    fn birth_txgs(&self) -> RangeSet {
+        let dvas = self.spa.pipeline.dvas();
+        let births = dvas.with_removal(|map| map.birth_txgs());
+        births.unwrap_or_default()
     }
 
     async fn work(&self, pass: &Pass<'_>, running: &Running) -> Result<(), PoolError> {
@@ -589,6 +626,13 @@ impl Evacuation {
             // Until a device that was put in the place of another one has taken it.
             return Ok(());
         }
+        let births = self.birth_txgs();
+        let waits_for_scan =
+            self.scans.scan.is_running() && evacuation::is_lacking(&spa.tree, vdev, &births);
+        self.state.lock().waits_for_scan = waits_for_scan;
+        if waits_for_scan {
+            return Ok(());
+        }
         match self.left_behind(pass.ctx.txg, &top).await {
             Ended::Whole => {}
             Ended::More => {
@@ -600,6 +644,12 @@ impl Evacuation {
                 tracing::error!(why, vdev = top.display_name(), "a vdev cannot be removed");
                 return self.cancel(pass, &why).await;
             }
+        }
+        if evacuation::lack_all(&spa.tree, vdev, &births) {
+            tracing::warn!(
+                vdev = top.display_name(),
+                "a device lacks what was copied from a removed vdev, and is to be resilvered"
+            );
         }
         let about = About::vdev(&top);
         let told = self.status();

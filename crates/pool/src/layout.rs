@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use device::{Random, World};
+use device::{Foreign, Random, World};
 use format::{Guid, LABEL_BYTES, LABEL_END_BYTES, LABEL_START_BYTES, NvList, NvValue, Txg};
 use spa::config;
 use vdev::Draid;
@@ -434,10 +434,52 @@ async fn used_for(
     if let Some(device_use) = label.and_then(|label| in_use(&label.config)) {
         return Ok(Some(device_use));
     }
+    // Of pools, labels tell.
     let foreign = world.opener.foreign(path).await?;
+    let foreign = foreign.filter(|foreign| *foreign != Foreign::Zfs);
     Ok(foreign.map(|foreign| DeviceUse::Other {
         what: foreign.to_string(),
     }))
+}
+
+/// Refuses a device that nobody has named if a pool has, or had, anything there: a label of any
+/// kind, also of a pool that was destroyed, of a spare or of a cache device, or a state whose label
+/// is lost. What an attempt of `pool` to take it has left counts as nothing: all labels have txg 0
+/// then, and there is no uberblock.
+pub(crate) async fn check_untouched(
+    world: &World,
+    path: &str,
+    pool: Guid,
+) -> Result<(), PoolError> {
+    let device = vdev::open_patiently(world, path, true).await?;
+    let labels = vdev::read_labels(&*device).await?;
+    let is_attempt = |label: &NvList| {
+        label.u64("pool_guid") == Some(pool.get())
+            && label.u64("state") == Some(config::STATE_ACTIVE)
+            && label.u64("txg") == Some(0)
+            // Zero where a device was removed or detached.
+            && label.u64("create_txg").is_some_and(|txg| txg != 0)
+    };
+    let (mut is_labelled, mut is_touched) = (false, false);
+    for label in &labels.labels {
+        is_touched |= !label.uberblocks.is_empty();
+        if let Some(label) = &label.config {
+            is_labelled = true;
+            is_touched |= !is_attempt(label);
+        }
+    }
+    if !is_labelled && !is_touched {
+        is_touched = world.opener.foreign(path).await? == Some(Foreign::Zfs);
+    }
+    match is_touched {
+        true => Err(PoolError::DeviceInUse {
+            path: path.to_owned(),
+            device_use: DeviceUse::Other {
+                what: Foreign::Zfs.to_string(),
+            },
+        }),
+        false => Ok(()),
+    }
 }
 
 /// What the disk or file at `path` is used for, so that nothing is lost by giving it to a pool;

@@ -16,6 +16,7 @@
 //! | `rewind`, [`probe`] | spa.c: `spa_load_best`, `spa_ld_checkpoint_rewind`, `spa_tryimport` |
 //! | `sync` | spa.c: `spa_sync`; vdev_label.c: `vdev_config_sync` |
 //! | `removed`, [`Evacuation`] | vdev_removal.c: `spa_remove_init`; the rest of it |
+//! | [`Condensing`] | vdev_indirect.c: `spa_condense_indirect_*` |
 //! | `auxiliary` | spa.c: `spa_load_spares`, `spa_load_l2cache`, `spa_sync_aux_dev` |
 //! | [`AddSpec`] and `vdevs` | spa.c: `spa_vdev_add`, `spa_change_guid`; vdev_removal.c: `spa_vdev_remove_log` |
 //! | [`AttachSpec`] and `topology` | spa.c: `spa_vdev_attach`, `spa_vdev_detach`, `spa_vdev_resilver_done` |
@@ -34,6 +35,7 @@ mod caches;
 mod change;
 mod checkpoint;
 mod claims;
+mod condensing;
 mod core;
 mod create;
 mod deadman;
@@ -45,6 +47,7 @@ mod forecast;
 mod gone;
 mod heart;
 mod hooks;
+mod inject;
 mod labelroom;
 mod layout;
 mod memory;
@@ -79,16 +82,18 @@ pub use caches::{
     CacheDeviceOptions, prefetch_tables, prune_dedup, set_cache_devices, set_dedup_log_limits,
 };
 pub use checkpoint::CheckpointStatus;
+pub use condensing::{CondenseLimits, Condensing};
 pub use create::check_create;
 pub use dedup::{CloneStatus, DedupStatus, Forecasted, Forecasting, LogLimits, PruneBy};
 pub use discover::{FoundPool, FoundState, ScanSpec, found_in_cache, scan};
 pub use evacuation::Evacuation;
 pub use forecast::forecast_dedup;
+pub use inject::{empty_cache, freeze, injector, is_frozen, leaf_named, set_device_bad};
 pub use layout::{device_sizes, device_use};
 pub use memory::add_memory;
-pub use pool::{Pool, PoolNumbers, Properties, Scans, missing_data};
+pub use pool::{Pool, PoolNumbers, Properties, Scans, end_freeze, missing_data};
 pub use probe::{Probe, Unusable, probe};
-pub use removal::{removal, removal_memory, stop_removal};
+pub use removal::{condensing, removal, removal_memory, stop_removal};
 pub use removed::{RemovalState, RemovalStatus};
 pub use salvage::{Problem, Salvage, SalvageSpec, SalvagedDataset};
 pub use spa::features::{
@@ -107,7 +112,10 @@ pub use trim::{
     ActivityCommand, ActivityKind, ActivityObstacle, ActivityOutcome, ActivitySpec, ActivityState,
     ActivityStatus, LeafActivity,
 };
-pub use vdev::{DeadmanLimits, IoStats, TopologyError, VdevAux};
+pub use vdev::{
+    DeadmanLimits, FAULT_LANES_MAX, FaultError, FaultIo, FaultKind, Injected, Injector, IoStats,
+    TopologyError, VdevAux,
+};
 pub use vdevs::{AddSpec, clear_label, label_guid};
 pub use vdevstatus::{PoolHealth, SmallSectors, VdevState, VdevStatus};
 

@@ -38,6 +38,7 @@ use zio::{Cache, Pipeline, PipelineOptions, TxgLimits, TxgManager, ZioError};
 
 use crate::checkpoint::{Checkpoint, CheckpointState};
 use crate::claims::LogClaims;
+use crate::condensing::{self, Condensing};
 use crate::core::Core;
 use crate::deferred::DeferredFrees;
 use crate::evacuation::{Evacuation, Found};
@@ -641,7 +642,7 @@ async fn import_on(
     if dsl.features().is_active(features::DYNAMIC_GANG_HEADER) {
         ground.pipeline.wide_gangs().write();
     }
-    let under_way = removed::under_way(dsl.mos(), &ground.tree).await?;
+    let under_way = removed::under_way(&ground.tree);
     if !under_way.is_empty() && !spec.read_only {
         return Err(PoolError::UnsupportedForWrite {
             pool: name.to_owned(),
@@ -732,6 +733,11 @@ async fn import_on(
         name,
         "how far the removal of a vdev has come",
     ))?;
+    let condensed = condensing::Found::load(&mos, &ground.tree).await;
+    let condensed = condensed.map_err(indispensable(
+        name,
+        "how far the mapping of a removed vdev is condensed",
+    ))?;
     let checkpoint = CheckpointState::load(tables.checkpoint.as_ref(), dsl.features());
     ground.pipeline.dvas().set_checkpoint(checkpoint.txg());
     allocator.set_checkpoint_bytes(ground.space.checkpoint_bytes().values().sum());
@@ -785,6 +791,7 @@ async fn import_on(
     let spares = Arc::default();
     let core = Arc::new(Core {
         evacuation: Evacuation::new(&spa, &scans, &passes, &new_tops, found),
+        condensing: Condensing::new(&scans, condensed),
         heart: crate::heart::Heart::default(),
         auxiliary: Mutex::new(stored.auxiliary),
         checkpoint: Checkpoint::new(checkpoint, &scan, &spares),

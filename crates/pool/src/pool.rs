@@ -72,6 +72,17 @@ pub fn missing_data(pool: &Pool) -> Vec<String> {
     open::unusable_leaves(&open::lost_data(&pool.core.tree))
 }
 
+/// Has a pool that was frozen be suspended, so that it can be left: no group that somebody waits
+/// for will ever be written.
+pub fn end_freeze(pool: &Pool) {
+    let core = &pool.core;
+    if vdev::injector(&core.tree).is_frozen() && core.suspended().is_none() {
+        let reason = "it was frozen for a test".to_owned();
+        let suspension = core.pipeline.suspension();
+        suspension.suspend(ZioError::Suspended { reason });
+    }
+}
+
 impl Pool {
     /// Creates a pool and leaves it imported.
     ///
@@ -191,6 +202,8 @@ impl Pool {
         if core.state.lock().closed {
             return Err(PoolError::Closed { pool: self.name() });
         }
+        end_freeze(self);
+        let force = force || vdev::injector(&core.tree).is_frozen();
         core.scans.scan.read_only.end(force).await;
         core.scans.scan.set_closing(true);
         if !core.read_only {
@@ -648,9 +661,9 @@ impl Pool {
             let is_here = match kind {
                 VdevKind::Mirror(mirror) => match (mirror.role, vdev.children()) {
                     (MirrorRole::Replacing, _) => true,
-                    (MirrorRole::Spare, [_, spare]) => spare.leaf().is_some_and(|leaf| {
-                        leaf.is_readable() && !leaf.dirty_times().missing().is_empty()
-                    }),
+                    (MirrorRole::Spare, [_, spare]) => {
+                        spare.is_readable() && !spare.own_missing().is_empty()
+                    }
                     (MirrorRole::Spare, _) => true,
                     (MirrorRole::Mirror, _) => false,
                 },

@@ -97,12 +97,12 @@ pub async fn probe(world: &World, found: &FoundPool) -> Result<Probe, PoolError>
                 true => None,
                 false => Some(core.dsl.logs().with_lost_devices().await),
             };
-            let under_way = removed::under_way(core.dsl.mos(), &core.tree).await;
+            let under_way = removed::under_way(&core.tree);
             core.close();
             let mut lost_logs = lost_logs.transpose()?;
             lost_logs.iter_mut().for_each(|names| names.sort());
             let mut blocked = features::blocked(&all);
-            blocked.1.extend(under_way?);
+            blocked.1.extend(under_way);
             let unusable = (!blocked.1.is_empty()).then_some(Unusable::FeaturesForWrite(blocked.1));
             Ok(Probe {
                 tops: status.root.children,

@@ -1,11 +1,16 @@
 //! What is asked of a pool about the removal of a vdev with data.
 
 use crate::vdevs::find_top;
-use crate::{Evacuation, Pool, PoolError};
+use crate::{Condensing, Evacuation, Pool, PoolError};
 
 /// The removal of a vdev with data that is under way, and the last one.
 pub fn removal(pool: &Pool) -> &Evacuation {
     &pool.core.evacuation
+}
+
+/// The condensing of mappings of vdevs that were removed.
+pub fn condensing(pool: &Pool) -> &Condensing {
+    &pool.core.condensing
 }
 
 /// Has the removal that is under way stopped (`zpool remove -s`): what was copied is freed again.

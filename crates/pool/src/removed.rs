@@ -67,6 +67,8 @@ pub struct RemovalStatus {
     pub copied_bytes: u64,
     /// Memory that the mappings of all removed vdevs take.
     pub mapping_bytes: u64,
+    /// Why nothing is copied at present.
+    pub waits_for: Option<String>,
 }
 
 /// Whether the pool of this configuration has removed vdevs.
@@ -96,30 +98,17 @@ pub(crate) async fn status(mos: &Arc<ObjectSet>) -> Result<Option<RemovingPhys>,
 }
 
 /// Changes of layout that are under way in this pool, which nobody here carries on: it is not
-/// written until OpenZFS is done with them. Removals are not among them (module `evacuation`).
-pub(crate) async fn under_way(
-    mos: &Arc<ObjectSet>,
-    tree: &VdevTree,
-) -> Result<Vec<String>, PoolError> {
+/// written until OpenZFS is done with them. Removals are not among them (module `evacuation`), nor
+/// are mappings that are being condensed (module `condensing`).
+pub(crate) fn under_way(tree: &VdevTree) -> Vec<String> {
     // One expansion goes on (`expand`), where the uberblock says what can be; it tells of no more.
-    let mut out: Vec<String> = tree
-        .tops()
+    tree.tops()
         .iter()
         .filter(|top| top.is_expanding())
         .enumerate()
         .filter(|(index, top)| *index > 0 || reflow::is_damaged(top))
         .map(|(_, top)| format!("raidz_expansion ({} is being expanded)", top.display_name()))
-        .collect();
-    let directory = Zap::hold(mos, ObjectId::POOL_DIRECTORY).await?;
-    for name in [directory::CONDENSING, directory::OBSOLETE_LIST] {
-        if directory.lookup(name).await?.is_some() {
-            out.push(
-                "device_removal (the mapping of a removed vdev is being condensed)".to_owned(),
-            );
-            break;
-        }
-    }
-    Ok(out)
+        .collect()
 }
 
 /// Loads the mappings of a tree that was built from the MOS's configuration, but for those that it
@@ -173,15 +162,36 @@ pub(crate) async fn read(
     mapping: ObjectId,
     births: ObjectId,
 ) -> Result<(IndirectMappingPhys, IndirectMap), PoolError> {
-    let head = IndirectMappingPhys::decode(&mos.hold(mapping).await?.bonus(), Endian::Little)?;
-    let entry = |bytes: &[u8]| IndirectMappingEntry::decode(bytes, Endian::Little);
-    let count = checked(head.entries, ENTRIES_MAX)?;
-    let entries = read_array(mos, mapping, count, IndirectMappingEntry::BYTES, entry).await?;
+    let (head, entries) = read_entries(mos, mapping).await?;
     let births_head = IndirectBirthPhys::decode(&mos.hold(births).await?.bonus(), Endian::Little)?;
     let entry = |bytes: &[u8]| IndirectBirthEntry::decode(bytes, Endian::Little);
     let count = checked(births_head.entries, BIRTHS_MAX)?;
     let births = read_array(mos, births, count, IndirectBirthEntry::BYTES, entry).await?;
     Ok((head, IndirectMap::new(entries, births)?))
+}
+
+/// The head of a mapping.
+pub(crate) async fn head_of(
+    mos: &Arc<ObjectSet>,
+    mapping: ObjectId,
+) -> Result<IndirectMappingPhys, PoolError> {
+    let bonus = mos.hold(mapping).await?.bonus();
+    let head = IndirectMappingPhys::decode(&bonus, Endian::Little)?;
+    // The word is there with the feature, and is zero where nothing was made.
+    let counts = head.counts.filter(|counts| !counts.is_zero());
+    Ok(IndirectMappingPhys { counts, ..head })
+}
+
+/// Reads a mapping's head and entries.
+pub(crate) async fn read_entries(
+    mos: &Arc<ObjectSet>,
+    mapping: ObjectId,
+) -> Result<(IndirectMappingPhys, Vec<IndirectMappingEntry>), PoolError> {
+    let head = head_of(mos, mapping).await?;
+    let entry = |bytes: &[u8]| IndirectMappingEntry::decode(bytes, Endian::Little);
+    let count = checked(head.entries, ENTRIES_MAX)?;
+    let entries = read_array(mos, mapping, count, IndirectMappingEntry::BYTES, entry).await?;
+    Ok((head, entries))
 }
 
 fn checked(count: u64, limit: u64) -> Result<u64, PoolError> {
@@ -191,7 +201,8 @@ fn checked(count: u64, limit: u64) -> Result<u64, PoolError> {
     Ok(count)
 }
 
-async fn read_array<T>(
+/// Reads an array of so many entries.
+pub(crate) async fn read_array<T>(
     mos: &Arc<ObjectSet>,
     id: ObjectId,
     count: u64,

@@ -7,8 +7,9 @@
 //!
 //! OpenZFS hears of devices from the system, and knows bays by their physical paths; here, a bay is
 //! the path by which the pool knows the device, and somebody has to look. What is at that path is
-//! taken only where nothing else would be lost: not when it has another pool, a filesystem or a
-//! partition table. It is looked at again once it has been away.
+//! taken only where nothing would be lost: not when any pool has or had something there, also one
+//! that was destroyed, nor when it has a filesystem or a partition table. It is looked at again
+//! once it has been away.
 //!
 //! Source: cmd/zed/agents/zfs_mod.c (`zfs_process_add`).
 
@@ -54,6 +55,8 @@ impl Core {
             match self.look_for(guid).await {
                 Ok(true) => count += 1,
                 Ok(false) => {}
+                // A spare is rebuilt: then it is looked at again.
+                Err(PoolError::RebuildUnderWay { .. }) => {}
                 Err(error) => {
                     self.returned.lock().insert(guid);
                     let pool = self.identity.name();
@@ -112,6 +115,7 @@ impl Core {
                     force: false,
                     replace: true,
                     sequential: false,
+                    untouched: true,
                 };
                 topology::attach(self, &name, &spec).await?;
                 Ok(true)

@@ -8,6 +8,12 @@
 //! the device is not tried again until it goes bad anew. Devices of a vdev that is being removed
 //! get none.
 //!
+//! **Distributed spares** (`draid1-0-0`) are room on the devices of a dRAID vdev, for these alone.
+//! They come first, and are rebuilt sequentially where that can be: every device gives and takes a
+//! part. But a device that answers and gave wrong data is resilvered, as checksums tell what it
+//! has. They have no device and no label, and never stay for good: when the device that one stands
+//! in for is detached, the spare is in its place until it is replaced.
+//!
 //! **Returning.** A spare goes back to the list when it is detached, when the device that it stands
 //! in for was replaced, or works again and lacks nothing ([`vdev::Topology::unspare`]); either ends
 //! like any other replacement. When the device is detached instead, the spare stays for good and is
@@ -30,9 +36,11 @@
 //! (`vdev_inuse`).
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 use format::Guid;
+use scan::Rebuilds;
 use spa::config;
 use spa::props::Stored;
 use vdev::{MirrorRole, TopologyError, Vdev, VdevAux, VdevKind, write_detached_labels};
@@ -45,18 +53,20 @@ use crate::{
     DeviceUse, LeafSpec, PoolError, VdevClass, VdevLayout, VdevSpec, VdevStatus, auxiliary,
 };
 
-/// The spares that wait, those to try first in front: large enough ones before others, smaller ones
-/// before bigger ones (`spare_is_preferred`).
-fn best_first(spares: &[VdevStatus], needed_bytes: u64) -> Vec<Guid> {
+/// The spares that wait, those to try first in front: distributed ones of the device's vdev
+/// (`own`), then large enough ones before others, smaller ones before bigger ones
+/// (`spare_is_preferred`).
+fn best_first(spares: &[VdevStatus], needed_bytes: u64, own: &BTreeSet<Guid>) -> Vec<Guid> {
     let waits = |spare: &&VdevStatus| {
-        spare.kind != "dspare"
+        (spare.kind != "dspare" || own.contains(&spare.guid))
             && spare.state == crate::VdevState::Online
             && spare.aux == VdevAux::None
     };
     let mut waiting: Vec<&VdevStatus> = spares.iter().filter(waits).collect();
     waiting.sort_by_key(|spare| {
         let bytes = usable_bytes(spare.physical_bytes);
-        (Reverse(bytes >= needed_bytes), bytes)
+        let is_own = own.contains(&spare.guid);
+        (Reverse(is_own), Reverse(bytes >= needed_bytes), bytes)
     });
     waiting.iter().map(|spare| spare.guid).collect()
 }
@@ -108,7 +118,7 @@ impl Core {
         if is_leaving || self.state.lock().closed {
             return Ok(());
         }
-        let (bytes, name) = {
+        let (bytes, name, own, sequential) = {
             let Some(vdev) = self.tree.find(device) else {
                 return Ok(());
             };
@@ -120,14 +130,22 @@ impl Core {
             if !is_bad(vdev.state()) || check.is_err() {
                 return Ok(());
             }
-            let top = self.tree.topology().top_of(device);
-            let removing = |top: &Arc<Vdev>| top.config_u64(format::names::config::REMOVING);
-            // What is being removed gets no devices any more.
-            if top.as_ref().and_then(removing) == Some(1) {
+            let Some(top) = self.tree.topology().top_of(device) else {
+                return Ok(());
+            };
+            // What is being removed gets no devices any more, but when that is given up: whoever
+            // says so then finds it noted.
+            self.spares.set_refused(device, true);
+            if top.config_u64(format::names::config::REMOVING) == Some(1) {
                 return Ok(());
             }
-            let bytes = top.map_or(0, |top| vdev::sizes::least_child_bytes(&top));
-            (bytes, vdev.display_name())
+            self.spares.set_refused(device, false);
+            let bytes = vdev::sizes::least_child_bytes(&top);
+            let own = self.auxiliary.lock().spares.draid_spares_of(top.guid());
+            // What still answers, and lies, is not to be copied.
+            let is_dead = !vdev.state().0.is_usable();
+            let sequential = is_dead && Rebuilds::check(&self.scans, &top).is_ok();
+            (bytes, vdev.display_name(), own, sequential)
         };
         if self.auxiliary.lock().spares.statuses.is_empty() {
             return Ok(());
@@ -137,8 +155,14 @@ impl Core {
         // They may have come or gone since, or be another pool's now.
         auxiliary::look_at_auxiliary(self, &self.auxiliary).await;
         let statuses = self.auxiliary.lock().spares.statuses.clone();
-        for spare in best_first(&statuses, bytes) {
-            match stand_in(self, device, spare, None, false).await {
+        for spare in best_first(&statuses, bytes, &own) {
+            let sequential = sequential && own.contains(&spare);
+            let mut attached = stand_in(self, device, spare, None, sequential).await;
+            if let Err(PoolError::ResilverUnderWay { .. }) = attached {
+                // It began just now.
+                attached = stand_in(self, device, spare, None, false).await;
+            }
+            match attached {
                 Ok(()) => {
                     tracing::warn!(device = name, %spare, "a spare stands in for a device");
                     return Ok(());
@@ -219,6 +243,18 @@ pub(crate) async fn stand_in(
     core.tree
         .topology()
         .check_attach(target, MirrorRole::Spare, true)?;
+    let spread = core.auxiliary.lock().spares.draid_spare(spare).cloned();
+    if let Some(config) = spread {
+        // It has no device and no label: nobody else may have it.
+        let owner = Guid::new(config.u64("top_guid").unwrap_or(0));
+        core.tree.topology().check_own_spare(target, owner)?;
+        let create_txg = core.txgs.open_txg();
+        let new = core.tree.prepare_draid_spare(&config)?;
+        let role = (MirrorRole::Spare, sequential);
+        let result = take_in(core, target, &new, role, create_txg).await;
+        auxiliary::look_at_auxiliary(core, &core.auxiliary).await;
+        return result;
+    }
     let (path, is_file) = {
         let auxiliary = core.auxiliary.lock();
         let known = auxiliary.spares.status(spare);

@@ -39,6 +39,8 @@ pub(crate) fn spare_use(label: &NvList, own: Guid) -> SpareUse {
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
     wanted: Mutex<Vec<Guid>>,
+    /// Devices that got none because their vdev is being removed.
+    refused: Mutex<Vec<Guid>>,
     /// The lists are to be looked at.
     look: AtomicBool,
     wake: Notify,
@@ -52,6 +54,23 @@ impl Spares {
             wanted.push(device);
         }
         self.wake.notify_one();
+    }
+
+    /// The vdev of this device may be being removed, so that it gets none; or it is not after all.
+    pub(crate) fn set_refused(&self, device: Guid, is_refused: bool) {
+        let mut refused = self.refused.lock();
+        refused.retain(|other| *other != device);
+        if is_refused {
+            refused.push(device);
+        }
+    }
+
+    /// The vdev stays: its devices want spares again.
+    pub(crate) fn want_refused(&self) {
+        let refused = std::mem::take(&mut *self.refused.lock());
+        for device in refused {
+            self.want(device);
+        }
     }
 
     /// Wants spares for all devices that are bad now.

@@ -8,8 +8,7 @@ use format::{Guid, Txg, VdevId};
 use scan::{ErrorScrubStatus, ExpansionStatus, ScanStatus};
 use spa::{Spa, vdevprops};
 use trim::ActivityStatus;
-use vdev::AllocClass;
-use vdev::{DraidSpareVdev, Vdev, VdevAux, VdevKind, VdevState as State};
+use vdev::{AllocClass, Vdev, VdevAux, VdevKind, VdevState as State};
 use zio::alloc::TopSpace;
 
 use crate::VdevClass;
@@ -165,14 +164,7 @@ fn small_sectors(vdev: &Vdev, ashift: u32) -> Option<SmallSectors> {
 /// Whether a device lacks writes that others of its top-level vdev have. Of one that is not usable
 /// the state says enough.
 fn is_stale(vdev: &Vdev) -> bool {
-    let missing = match vdev.leaf() {
-        Some(leaf) => leaf.dirty_times().missing(),
-        None => {
-            let spare = vdev.kind().draid_spare();
-            spare.map(DraidSpareVdev::missing).unwrap_or_default()
-        }
-    };
-    !missing.is_empty() && vdev.top().is_none() && vdev.state().0.is_usable()
+    !vdev.own_missing().is_empty() && vdev.top().is_none() && vdev.state().0.is_usable()
 }
 
 /// `full` says that the top-level vdev gets no new blocks; its sectors are of 2^`ashift` bytes.

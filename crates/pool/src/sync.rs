@@ -17,6 +17,9 @@
 //!    valid set of labels at any moment; then the txg is on disk. Who waits for its sync tasks is
 //!    told last of all
 //!
+//! A pool that was frozen, for a test, closes no more txgs: what its intent logs have is all that
+//! is added to it, and it is left as after a crash.
+//!
 //! A txg with nothing to write leaves no trace. A crash before the new uberblock leaves the
 //! previous txg, whole, since nothing it refers to is overwritten before two more txgs passed.
 //!
@@ -77,6 +80,14 @@ impl Core {
                     continue;
                 }
                 _ => {}
+            }
+            if vdev::injector(&self.tree).is_frozen() {
+                // What there is to write stays in memory until the pool is given up, and with it
+                // what frees would let be overwritten.
+                vdev::injector(&self.tree).hold();
+                self.pipeline.suspension().until_abandoned().await;
+                self.dsl.tasks().close();
+                break;
             }
             let txg = self.txgs.quiesce().await;
             self.passes.write_for_trim(txg);

@@ -69,6 +69,9 @@ pub struct AttachSpec {
     pub replace: bool,
     /// It is rebuilt in the order of the disk, without checksums, and everything verified then.
     pub sequential: bool,
+    /// Nobody has named it: without `force`, it is refused if a pool has or had anything there,
+    /// also a pool that was destroyed.
+    pub untouched: bool,
 }
 
 /// How a device is taken out of use.
@@ -225,6 +228,9 @@ pub(crate) async fn attach(
         allow_blocks(core);
     }
     refuse_own(core, path, &old, spec.replace).await?;
+    if spec.untouched && !spec.force {
+        layout::check_untouched(&core.world, path, core.guid()).await?;
+    }
     let target = old.guid();
     drop(old);
     let (new, create_txg) = core.open_new(target, spec).await?;
@@ -522,6 +528,7 @@ pub(crate) async fn detach(core: &Arc<Core>, target: &str) -> Result<(), PoolErr
         (vdev.guid(), parent.map(|parent| parent.guid()))
     };
     core.tree.topology().check_detach(guid)?;
+    check_spared(&core.tree, guid, target)?;
     let outcome = Arc::new(Mutex::new(None));
     let task = DetachTask {
         core: core.clone(),
@@ -544,6 +551,17 @@ pub(crate) async fn detach(core: &Arc<Core>, target: &str) -> Result<(), PoolErr
     Ok(())
 }
 
+/// Refuses what takes away a device that the pool is to seem to need, as somebody asked for that.
+fn check_spared(tree: &vdev::VdevTree, device: Guid, name: &str) -> Result<(), PoolError> {
+    match vdev::injector(tree).requires(device) {
+        true => Err(TopologyError::OnlyCopy {
+            vdev: name.to_owned(),
+        }
+        .into()),
+        false => Ok(()),
+    }
+}
+
 pub(crate) async fn offline(
     core: &Arc<Core>,
     target: &str,
@@ -558,6 +576,7 @@ pub(crate) async fn offline(
         return Ok(());
     }
     let guid = find(core, target)?.guid();
+    check_spared(&core.tree, guid, target)?;
     let top = core.tree.topology().top_of(guid);
     let top = top.ok_or(TopologyError::NoSuchVdev { guid })?;
     let id = top.vdev_id();
@@ -691,17 +710,20 @@ impl Core {
     }
 }
 
-/// The pool's own turn, of what concerns several parts: it goes on with the removal of a vdev, ends
-/// replacements, and has vdevs grow.
+/// The pool's own turn, of what concerns several parts: it goes on with the removal of a vdev and
+/// with condensing, ends replacements, and has vdevs grow.
 impl Participant for Core {
     fn has_work(&self, _spa: &Spa) -> bool {
         let is_replaced = || self.tree.topology().replaced().is_some();
-        self.evacuation.has_work() || self.check_no_checkpoint().is_ok() && is_replaced()
+        self.evacuation.has_work()
+            || self.condensing.has_work()
+            || self.check_no_checkpoint().is_ok() && is_replaced()
     }
 
     fn pass<'a>(&'a self, pass: &'a Pass<'a>) -> Turn<'a> {
         Box::pin(async move {
             self.evacuation.turn(pass).await?;
+            self.condensing.turn(pass).await?;
             if pass.is_first() && self.check_no_checkpoint().is_ok() {
                 self.end_replacements(pass).await?;
             }
@@ -713,7 +735,10 @@ impl Participant for Core {
     }
 
     fn done(&self, _spa: &Spa, txg: Txg, _wrote: bool) {
-        self.evacuation.done(txg);
+        if self.evacuation.done(txg) {
+            self.spares.want_refused();
+        }
+        self.condensing.done();
         for gone in std::mem::take(&mut *self.replacements.gone.lock()) {
             let spares = self.spares.clone();
             self.pipeline.tasks().spawn("leave a device", async move {

@@ -252,6 +252,12 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
         if core.tree.find(guid).is_some() {
             return Err(refuse("it is in use; detach it first"));
         }
+        let is_spread = core.auxiliary.lock().spares.draid_spare(guid).is_some();
+        if class == VdevClass::Spare && is_spread {
+            return Err(refuse(
+                "it is room on the devices of its dRAID vdev, and goes with that",
+            ));
+        }
         let path = {
             let auxiliary = core.auxiliary.lock();
             let mut statuses = auxiliary.list(class).statuses.iter();
@@ -277,7 +283,7 @@ pub(crate) async fn remove(core: &Arc<Core>, name: &str) -> Result<(), PoolError
                  devices out of mirrors",
                 top.display_name()
             )),
-            None => refuse("there is no such device in the pool; see 'zpool status'"),
+            None => refuse("no such device in pool; see 'zpool status'"),
         });
     };
     if !top.is_log() {

@@ -1,9 +1,14 @@
 //! Sequential rebuild: `zpool attach -s` and `zpool replace -s`.
 //!
 //! What is allocated on a mirror is copied in the order of the disk, with large reads, to the
-//! devices that lack something ([`vdev::VdevTree::rebuild`]). No block pointers are followed and no
-//! checksums verified. When the last rebuild of a pool is done, a scrub begins in the same
-//! transaction group, which verifies everything.
+//! devices that lack something ([`vdev::VdevTree::rebuild`]); on dRAID it is computed for those
+//! that were attached for that. No block pointers are followed and no checksums verified. When the
+//! last rebuild of a pool is done, a scrub begins in the same transaction group, which verifies
+//! everything; but not where a device that could be resilvered lacks something still, for whatever
+//! reason. The resilver that comes then verifies what it reads, and no more.
+//!
+//! The distributed spares of dRAID stand in so by themselves (`pool::spares`), and have everything
+//! when the devices that they are on do ([`spares_that_took_all`]).
 //!
 //! Each top-level vdev has its own rebuild. Its state is in the vdev's ZAP, as OpenZFS stores it,
 //! so that either goes on with what the other began. While one is under way no scrub or resilver
@@ -37,7 +42,8 @@
 //!
 //! Source: module/zfs/vdev_rebuild.c.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,11 +53,12 @@ use futures::future::join_all;
 use futures::stream::StreamExt;
 use object::{ObjectSet, SyncContext, Zap, ZapValue};
 use parking_lot::Mutex;
-use spa::config::{REBUILD_TXG, RESILVER_TXG};
 use spa::events::{About, Sysevent};
 use spa::{Pass, PoolError, config, directory, lost};
 use tokio::sync::{Semaphore, watch};
-use vdev::{RangeSet, Rebuilt, Vdev, VdevTree};
+use vdev::{
+    RangeSet, Rebuilt, Vdev, VdevKind, VdevTree, copy_end, is_rebuilding, spares_that_took_all,
+};
 use zio::Tx;
 use zio::alloc::Settled;
 
@@ -59,12 +66,15 @@ use crate::Scans;
 
 /// The feature.
 const DEVICE_REBUILD: &str = "org.openzfs:device_rebuild";
-/// Bytes of one copy (`zfs_rebuild_max_segment`).
+/// Bytes of one copy on a device (`zfs_rebuild_max_segment`).
 const COPY_BYTES: u64 = 1 << 20;
 /// Copies of a vdev that are under way, and their bytes (`zfs_rebuild_vdev_limit`). Where a pool
 /// was used they are short ones, of which devices make long operations.
 const COPIES_MAX: usize = 512;
+/// Shared by the vdevs that are rebuilt, each of which has at least the smaller number: more than
+/// the largest copy, of a dRAID's data and parity.
 const COPIES_BYTES_MAX: u64 = 64 << 20;
+const COPIES_BYTES_MIN: u64 = 24 << 20;
 /// Txgs after an import in which no rebuild goes on.
 const TXGS_AFTER_IMPORT: u64 = 2;
 /// Words of [`RebuildPhys`].
@@ -509,7 +519,7 @@ impl Rebuilds {
         loop {
             if top.rebuild_txgs().is_none() || !top.can_rebuild() {
                 // The device is gone, or cannot be written now: a resilver is for it when it is
-                // back. So it is for a dRAID vdev's, which OpenZFS began to rebuild.
+                // back.
                 return Ended::Needless;
             }
             if txg < self.phys(id).max_txg {
@@ -545,7 +555,7 @@ impl Rebuilds {
                 self.estimate(scans, id, metaslab);
             }
             ranges.remove(0, offset);
-            if !self.copy_all(scans, txg, id, &ranges, is_over).await {
+            if !self.copy_all(scans, txg, &top, &ranges, is_over).await {
                 break;
             }
             self.change(id, |rebuild| rebuild.phys.last_offset_bytes = end);
@@ -591,21 +601,20 @@ impl Rebuilds {
         &self,
         scans: &Scans,
         txg: Txg,
-        id: VdevId,
+        top: &Vdev,
         ranges: &RangeSet,
         is_over: &(dyn Fn() -> bool + Send + Sync),
     ) -> bool {
-        let tree = &scans.spa.tree;
+        let (tree, id) = (&scans.spa.tree, top.vdev_id());
         let mut is_whole = true;
         let is_stopped = AtomicBool::new(false);
-        let room = Semaphore::new((COPIES_BYTES_MAX >> 10) as usize);
+        let active = |at: &&Rebuild| at.is_active();
+        let vdevs = self.state.lock().all.values().filter(active).count();
+        let bytes = (COPIES_BYTES_MAX / vdevs.max(1) as u64).max(COPIES_BYTES_MIN);
+        let room = Semaphore::new((bytes >> 10) as usize);
         {
             let room = &room;
-            let pieces = ranges.ranges().flat_map(|range| {
-                let starts = range.clone().step_by(COPY_BYTES as usize);
-                starts.map(move |start| start..range.end.min(start + COPY_BYTES))
-            });
-            let begun = pieces.take_while(|_| {
+            let begun = pieces(top, ranges).into_iter().take_while(|_| {
                 let stops = is_stopped.load(Ordering::Relaxed);
                 is_whole = is_whole && !stops && !is_over();
                 is_whole
@@ -640,9 +649,7 @@ impl Rebuilds {
                     run.scanned_bytes += length;
                     match rebuilt {
                         Rebuilt::Skipped => run.skipped_bytes += length,
-                        Rebuilt::Copied { devices } => {
-                            phys.rebuilt_bytes += length * devices;
-                        }
+                        Rebuilt::Copied { bytes } => phys.rebuilt_bytes += bytes,
                         Rebuilt::Unread | Rebuilt::Halted => phys.errors += 1,
                     }
                     if rebuilt != Rebuilt::Skipped {
@@ -727,6 +734,20 @@ impl Rebuilds {
     }
 }
 
+/// The copies that ranges of a metaslab are made in, in order.
+fn pieces(top: &Vdev, ranges: &RangeSet) -> Vec<Range<u64>> {
+    let mut out = Vec::new();
+    for range in ranges.ranges() {
+        let mut start = range.start;
+        while start < range.end {
+            let end = copy_end(top, start, range.end, COPY_BYTES);
+            out.push(start..end);
+            start = end;
+        }
+    }
+    out
+}
+
 /// What the pool's history says of a rebuild.
 async fn log(scans: &Scans, tx: &Tx, top: &Vdev, what: &str) -> Result<(), PoolError> {
     let (id, guid) = (top.vdev_id(), top.guid());
@@ -763,24 +784,49 @@ impl Scans {
         phys: &RebuildPhys,
         lost_before: &BTreeMap<Guid, u64>,
     ) {
+        let max = phys.max_txg.get();
+        let mut took_all = BTreeSet::new();
         for vdev in top.leaves() {
             let Some(leaf) = vdev.leaf() else { continue };
             let has_failed = !leaf.dirty_times().take_scan_failed().is_empty();
             let is_there = leaf.is_writeable() && self.spa.dirty_times.was_noted(&vdev);
             let lost_before = lost_before.get(&vdev.guid()).copied().unwrap_or(0);
             let has_lost = leaf.dirty_times().lost_writes() != lost_before;
-            if phys.errors != 0 || has_failed || has_lost || !is_there {
-                continue;
+            // One that was away in an earlier run lacks later txgs.
+            let is_late = last_end(&leaf.dirty_times().missing()) > max;
+            if is_there && !has_failed && !has_lost && !is_late {
+                took_all.insert(vdev.guid());
             }
-            leaf.dirty_times().change_missing(|missing| {
-                if last_end(missing) <= phys.max_txg.get() {
-                    *missing = RangeSet::new();
-                }
-            });
-            if leaf.dirty_times().missing().is_empty() {
-                vdev.remove_config(REBUILD_TXG);
-                vdev.remove_config(RESILVER_TXG);
-                self.spa.identity.mark_dirty();
+        }
+        if phys.errors != 0 {
+            return;
+        }
+        // Of a dRAID vdev's devices, those that lack something else were left alone.
+        let is_rebuilt = |vdev: &Vdev| match top.kind() {
+            VdevKind::Draid(_) => is_rebuilding(vdev),
+            _ => true,
+        };
+        let settle = |missing: &mut RangeSet| {
+            if last_end(missing) <= max {
+                *missing = RangeSet::new();
+            }
+        };
+        for vdev in top.leaves() {
+            let Some(leaf) = vdev.leaf() else { continue };
+            if took_all.contains(&vdev.guid()) && is_rebuilt(&vdev) {
+                leaf.dirty_times().change_missing(settle);
+                self.settled(&vdev);
+            }
+        }
+        let whole = spares_that_took_all(top, &|leaf| took_all.contains(&leaf.guid()));
+        for spare in top.draid_spares() {
+            if let Some(own) = spare.kind().draid_spare()
+                && whole.contains(&spare.guid())
+                && is_rebuilt(&spare)
+            {
+                self.owe_the_same(top, &spare, max, &took_all);
+                own.change_missing(settle);
+                self.settled(&spare);
             }
         }
     }

@@ -380,6 +380,11 @@ impl Mount {
         self.traffic.counts()
     }
 
+    /// Has the kernel ask again for all that it knows of content and attributes.
+    pub async fn forget_pages(&self) {
+        self.inner.teller.forget_all().await;
+    }
+
     /// Where it was mounted.
     pub fn mountpoint(&self) -> &Path {
         self.inner.served.mountpoint()

@@ -242,19 +242,22 @@ impl MountTable {
             return Standing::Gone;
         };
         let path = &ours.path;
-        let mut way = vec![ours.id];
+        // Each mount of the way, and the path at which it is left for the next.
+        let mut way = vec![(ours.id, path)];
+        let is_on = |way: &[(u64, &PathBuf)], id: u64| way.iter().any(|(on, _)| *on == id);
         let mut at = ours;
         // The parent of the uppermost is not listed, or itself.
         while let Some(parent) = self.0.iter().find(|mount| mount.id == at.parent)
-            && !way.contains(&parent.id)
+            && !is_on(&way, parent.id)
         {
-            way.push(parent.id);
+            way.push((parent.id, &at.path));
             at = parent;
         }
         // Whoever walks along the path leaves it where something else was mounted on it, on our
-        // way.
+        // way: not behind the place at which that leads into the next mount.
         let cover = self.0.iter().find(|mount| {
-            way.contains(&mount.parent) && !way.contains(&mount.id) && path.starts_with(&mount.path)
+            let on = way.iter().find(|(id, _)| *id == mount.parent);
+            on.is_some_and(|(_, left)| left.starts_with(&mount.path)) && !is_on(&way, mount.id)
         });
         match cover {
             Some(cover) => Standing::Covered(cover.clone()),
@@ -385,6 +388,14 @@ mod tests {
         // It is on top of what covers another.
         let later = "31 40 0:51 / /tank/a/b rw - fuse.millpond tank/a/b rw";
         assert_eq!(covered_by(&[root, tank, above, later]), None);
+        // A filesystem over the one that it is on, and one in that which has its path.
+        let all = "32 30 0:52 / /tank rw - fuse.millpond all rw";
+        let of_all = "33 32 0:53 / /tank/a/b rw - fuse.millpond all/b rw";
+        let both = [root, tank, inside, all, of_all];
+        assert_eq!(covered_by(&both), Some("all".into()));
+        let upper = identity(33, "0:53", "all/b");
+        let standing = table(&both).standing(place, &upper);
+        assert_eq!(standing, Standing::Reached(place.into()));
         // It was unmounted by hand, whatever is there now.
         for line in [
             "41 30 0:61 / /tank/a/b rw - tmpfs other rw",

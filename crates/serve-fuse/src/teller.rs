@@ -202,6 +202,19 @@ impl Teller {
         self.start();
     }
 
+    /// Has the kernel drop all pages and attributes that it knows, and waits for that.
+    pub(crate) async fn forget_all(self: &Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            state.noted.all = true;
+            state.count += 1;
+        }
+        self.start();
+        if let Some(told) = Arc::clone(self).told() {
+            told.await;
+        }
+    }
+
     /// Lets those go who wait, and lets nobody wait until [`Self::resume`].
     pub(crate) fn pause(&self) {
         self.told.send_modify(|told| told.is_paused = true);

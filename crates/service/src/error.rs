@@ -89,11 +89,54 @@ pub fn from_pool(doing: &str, error: &PoolError) -> Failure {
         | PoolError::Suspended { .. } => FailureKind::Io,
         _ => FailureKind::Other,
     };
-    let message = match error.says_what_failed() {
-        true => error.to_string(),
-        false => format!("{doing}: {error}"),
+    Failure::new(kind, pool_words(doing, error))
+}
+
+/// What is said of an error of a pool: a line in OpenZFS's words, which programs look for
+/// (`zpool_standard_error_fmt`, lib/libzfs/libzfs_util.c; `zpool_name_valid`,
+/// `zpool_valid_proplist`, lib/libzfs/libzfs_pool.c), and behind it what helps.
+fn pool_words(doing: &str, error: &PoolError) -> String {
+    match error {
+        PoolError::BadName { why, .. } => format!(
+            "{doing}: {why}\nchoose a name that begins with a letter and holds only letters, \
+             digits, '-', '_', '.', ':' and spaces"
+        ),
+        PoolError::BadProperty { why, .. } => {
+            format!(
+                "{}\nsee zpoolprops(7)",
+                help_below(&format!("{doing}: {why}"))
+            )
+        }
+        PoolError::NoLabel { .. } => help_below(&error.to_string()),
+        PoolError::ReadOnly { .. } => format!("{doing}: pool is read-only\n{error}"),
+        PoolError::NotInPool { .. } => format!("{doing}: no such device in pool\n{error}"),
+        PoolError::Dataset(error) => dataset_words(doing, error),
+        PoolError::BadVdevs { why } if why.ends_with("is given twice") => format!(
+            "{doing}: one or more vdevs refer to the same device, or one of\n\
+             the devices is part of an active md or lvm device\n{why}"
+        ),
+        _ if error.says_what_failed() => help_below(&error.to_string()),
+        _ => help_below(&format!("{doing}: {error}")),
+    }
+}
+
+/// What helps, which stands behind a semicolon, on a line of its own, but for where it is part of
+/// OpenZFS's words.
+fn help_below(text: &str) -> String {
+    let is_theirs = |what: &str, rest: &str| {
+        let begins = [
+            "use 'zpool scrub",
+            "wait for completion",
+            "removal may already",
+        ];
+        what.ends_with("invalid config") || begins.iter().any(|begin| rest.starts_with(begin))
     };
-    Failure::new(kind, message)
+    match text.split_once("; ") {
+        Some((what, rest)) if !what.contains('\n') && !is_theirs(what, rest) => {
+            format!("{what}\n{rest}")
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// Turns an error of datasets into an answer.
@@ -103,7 +146,89 @@ pub fn from_dataset(doing: &str, error: &DatasetError) -> Failure {
     {
         return suspended(doing);
     }
-    Failure::new(kind_of(error), format!("{doing}: {error}"))
+    Failure::new(kind_of(error), dataset_words(doing, error))
+}
+
+/// What is said of an error of datasets: a line in OpenZFS's words, which programs look for
+/// (`zfs_standard_error_fmt`, `zfs_validate_name`, lib/libzfs; `zfs_destroy_snaps_nvl`,
+/// lib/libzfs/libzfs_dataset.c), and behind it what helps.
+fn dataset_words(doing: &str, error: &DatasetError) -> String {
+    let head = match error {
+        DatasetError::NotFound { name } => {
+            if let Some(reason) = name_fault(name) {
+                return format!("cannot open '{name}': {reason}");
+            }
+            let asked = quoted(doing).filter(|asked| is_of(asked, name));
+            return match asked {
+                Some(asked) => format!("cannot open '{asked}': dataset does not exist"),
+                None => format!("{doing}: dataset does not exist\nthere is no '{name}'"),
+            };
+        }
+        DatasetError::Exists { name } => {
+            return match quoted(doing) == Some(name) {
+                true => format!("{doing}: dataset already exists"),
+                false => format!("{doing}: dataset already exists\n'{name}' is there"),
+            };
+        }
+        DatasetError::InvalidName { reason, .. } => {
+            return format!(
+                "{doing}: {reason}\nuse letters, digits and -_.: with '/' between components"
+            );
+        }
+        DatasetError::Held { name } => {
+            return format!(
+                "cannot destroy snapshot {name}: it's being held. Run 'zfs holds -r {name}' to see \
+                 holders."
+            );
+        }
+        DatasetError::InvalidProperty { property, reason } => {
+            return format!("{doing}: {reason}\nsee zfsprops(7) for the values of '{property}'");
+        }
+        DatasetError::WrongKind { name, reason } => {
+            return format!("{doing}: {reason}\nthat is said of '{name}': choose another dataset");
+        }
+        DatasetError::KeyNotLoaded { root, .. } => {
+            return format!(
+                "{doing}: encryption key not loaded\nit is loaded by 'zfs load-key {root}'"
+            );
+        }
+        DatasetError::Busy { name, .. }
+            if name.contains('@') && doing.starts_with("cannot destroy") =>
+        {
+            return format!("cannot destroy snapshot {name}: dataset is busy\n{error}");
+        }
+        DatasetError::Busy { .. } => "dataset is busy",
+        DatasetError::NoSpace { .. }
+        | DatasetError::QuotaExceeded { .. }
+        | DatasetError::LimitReached { .. } => "out of space",
+        _ => return help_below(&format!("{doing}: {error}")),
+    };
+    format!("{doing}: {head}\n{error}")
+}
+
+/// What is wrong with a name that nothing can have (`zfs_validate_name`,
+/// lib/libzfs/libzfs_dataset.c).
+pub fn name_fault(name: &str) -> Option<String> {
+    let checked = match name.contains('#') && !name.contains('@') {
+        true => dataset::name::check_bookmark_name(name),
+        false => dataset::name::check_name(name),
+    };
+    match checked {
+        Err(DatasetError::InvalidName { reason, .. }) => Some(reason),
+        _ => None,
+    }
+}
+
+/// What a text has in quotation marks first: what a command is about.
+fn quoted(doing: &str) -> Option<&str> {
+    let mut parts = doing.split('\'');
+    parts.nth(1).filter(|_| parts.next().is_some())
+}
+
+/// Whether `asked` is `name`, or a snapshot or bookmark of it.
+fn is_of(asked: &str, name: &str) -> bool {
+    let rest = asked.strip_prefix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['@', '#']))
 }
 
 /// What was asked wrongly is never the server's failure.
@@ -152,7 +277,11 @@ fn kind_of(error: &DatasetError) -> FailureKind {
 pub fn from_access(doing: &str, error: &AccessError) -> Failure {
     let kind = match error {
         AccessError::Dataset(error) => return from_dataset(doing, error),
-        AccessError::InUse { .. } | AccessError::Leaving { .. } => FailureKind::Busy,
+        AccessError::InUse { .. } => {
+            let message = format!("{doing}: dataset is busy\n{error}");
+            return Failure::new(FailureKind::Busy, message);
+        }
+        AccessError::Leaving { .. } => FailureKind::Busy,
         AccessError::WrongKind { .. } => FailureKind::Invalid,
         _ => FailureKind::Io,
     };
@@ -186,6 +315,58 @@ pub fn and_back<T>(outcome: Result<T, Failure>, back: Result<(), Failure>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first line is OpenZFS's, to the letter; help comes behind it.
+    #[test]
+    fn errors_of_datasets_begin_with_the_words_that_programs_know() {
+        let name = |name: &str| name.to_owned();
+        for (doing, error, words) in [
+            (
+                "cannot destroy 't/a'",
+                DatasetError::NotFound { name: name("t/a") },
+                "cannot open 't/a': dataset does not exist",
+            ),
+            (
+                "cannot rename 't/a@s'",
+                DatasetError::NotFound { name: name("t/a") },
+                "cannot open 't/a@s': dataset does not exist",
+            ),
+            (
+                "cannot rename 't/a'",
+                DatasetError::NotFound { name: name("t/no") },
+                "cannot rename 't/a': dataset does not exist",
+            ),
+            (
+                "cannot receive",
+                DatasetError::NotFound { name: name("t") },
+                "cannot receive: dataset does not exist",
+            ),
+            (
+                "cannot create 't/a'",
+                DatasetError::Exists { name: name("t/a") },
+                "cannot create 't/a': dataset already exists",
+            ),
+            (
+                "cannot destroy 't/a@s'",
+                DatasetError::Held {
+                    name: name("t/a@s"),
+                },
+                "cannot destroy snapshot t/a@s: it's being held. Run 'zfs holds -r t/a@s' to see \
+                 holders.",
+            ),
+            (
+                "cannot create 't/a'",
+                DatasetError::LimitReached {
+                    name: name("t"),
+                    property: "filesystem_limit",
+                },
+                "cannot create 't/a': out of space",
+            ),
+        ] {
+            let message = from_dataset(doing, &error).message;
+            assert_eq!(message.lines().next(), Some(words), "{message}");
+        }
+    }
 
     #[test]
     fn what_could_not_be_put_back_is_told_too() {

@@ -11,6 +11,9 @@
 //!
 //! [`receives`] are the streams that are being received into a pool.
 //!
+//! [`injections`] says whether faults may be injected, and which imports and exports are to take
+//! long for that.
+//!
 //! [`spares`] knows which pools have the same spare device, which none of them does.
 //!
 //! Locks: the list of pools, then the table of pools, then those of jobs, then those of events. All
@@ -24,8 +27,10 @@ pub mod compatibility;
 pub mod condition;
 pub mod error;
 pub mod events;
+pub mod injections;
 pub mod jobs;
 pub mod names;
+pub mod opened;
 pub mod pool_list;
 pub mod pools;
 pub mod receives;

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use access::Access;
 use api::{Failure, FailureKind};
@@ -21,6 +22,7 @@ use zio::SharedCache;
 
 use crate::background::Background;
 use crate::error::{all_done, suspended};
+use crate::injections::Injections;
 use crate::names::{Claim, PoolNames};
 use crate::pool_list::{CachedPool, Here, PoolList};
 use crate::receives::Receives;
@@ -30,6 +32,9 @@ use host::table_file::{FileProblem, NotKept};
 /// How much of a pool may be dirty at least, and at most.
 const DIRTY_BYTES_MIN: u64 = 64 << 20;
 const DIRTY_BYTES_MAX: u64 = 4 << 30;
+
+/// How long a frozen pool that is left is waited for before all that waits for it fails.
+const FROZEN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a pool came to be here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +88,8 @@ impl OpenPool {
     }
 
     /// Runs an export, a sync or the like of a pool. When the pool is suspended, or gets so, that
-    /// fails at once, or by force the pool is given up, so that nothing waits for it any more.
+    /// fails at once, or by force the pool is given up, so that nothing waits for it any more. One
+    /// that was frozen is so too, by force, unless it is left within ten seconds.
     pub async fn leaving<T>(
         &self,
         doing: &str,
@@ -91,6 +97,12 @@ impl OpenPool {
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let standstill = async {
+            if force && pool::is_frozen(&self.pool) {
+                tokio::select! {
+                    () = self.pool.until_suspended() => {}
+                    () = tokio::time::sleep(FROZEN_PATIENCE) => pool::end_freeze(&self.pool),
+                }
+            }
             self.pool.until_suspended().await;
             if force {
                 self.pool.give_up();
@@ -141,6 +153,8 @@ pub struct Pools {
     cache: Arc<SharedCache>,
     cache_bytes: u64,
     cache_devices: CacheDeviceOptions,
+    /// Faults that are asked for.
+    pub injections: Injections,
 }
 
 impl Pools {
@@ -153,6 +167,7 @@ impl Pools {
             cache: SharedCache::new(cache_bytes),
             cache_bytes,
             cache_devices,
+            injections: Injections::default(),
         }
     }
 
@@ -308,14 +323,21 @@ impl Pools {
     pub fn get(&self, name: &str) -> Result<Arc<OpenPool>, Failure> {
         let found = self.table.lock().get(name).cloned();
         found.ok_or_else(|| {
+            // In the words of `zpool_name_valid` (lib/libzfs/libzfs_pool.c).
+            let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
+            if let Some(bad) = name.chars().find(|c| !is_allowed(*c)) {
+                let message =
+                    format!("cannot open '{name}': invalid character '{bad}' in pool name");
+                return Failure::new(FailureKind::NotFound, message);
+            }
             let known = self.list.told(Some(name));
-            let why = match known.is_empty() {
-                true => "no such pool; 'zpool list' shows those that are imported".to_owned(),
+            let more = match known.is_empty() {
+                true => "'zpool list' shows those that are imported".to_owned(),
                 false => known.join("\n"),
             };
             Failure::new(
                 FailureKind::NotFound,
-                format!("cannot open '{name}': {why}"),
+                format!("cannot open '{name}': no such pool\n{more}"),
             )
         })
     }
@@ -325,12 +347,13 @@ impl Pools {
         let pool = dataset.split(['/', '@', '#']).next().unwrap_or(dataset);
         let found = self.table.lock().get(pool).cloned();
         found.ok_or_else(|| {
-            Failure::new(
-                FailureKind::NotFound,
-                format!(
-                    "cannot open '{dataset}': dataset does not exist (there is no pool '{pool}')"
+            let message = match crate::error::name_fault(dataset) {
+                Some(reason) => format!("cannot open '{dataset}': {reason}"),
+                None => format!(
+                    "cannot open '{dataset}': dataset does not exist\nthere is no pool '{pool}'"
                 ),
-            )
+            };
+            Failure::new(FailureKind::NotFound, message)
         })
     }
 

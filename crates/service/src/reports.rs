@@ -405,6 +405,7 @@ fn removal(status: &RemovalStatus) -> RemovalReport {
         copied_bytes: status.copied_bytes,
         total_bytes: status.to_copy_bytes,
         mapping_bytes: status.mapping_bytes,
+        waits_for: status.waits_for.clone(),
     }
 }
 

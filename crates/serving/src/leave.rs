@@ -43,7 +43,7 @@ impl Serving {
     }
 
     /// Unshares, unmounts and exports a pool, by force if need be; one that stands still only where
-    /// it is the last thing that is done.
+    /// it is the last thing that is done, or it was frozen.
     async fn leave_pool(&self, open: &OpenPool, is_last: bool) {
         let name = open.pool.name();
         let doing = format!("cannot export '{name}'");
@@ -60,7 +60,8 @@ impl Serving {
             let exported = open.pool.export(true).await;
             exported.map_err(|error| from_pool(&doing, &error))
         };
-        match open.leaving(&doing, is_last, work).await {
+        let force = is_last || pool::is_frozen(&open.pool);
+        match open.leaving(&doing, force, work).await {
             Ok(()) => self.pools.leave(open),
             Err(failure) => {
                 tracing::error!("{failure}");

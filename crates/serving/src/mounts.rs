@@ -136,6 +136,14 @@ impl Mounts {
         all
     }
 
+    /// Has the kernel ask again for all that it knows of files that are mounted.
+    pub async fn forget_pages(&self) {
+        let all: Vec<Arc<Mounted>> = self.by_name.lock().values().cloned().collect();
+        for mounted in all {
+            mounted.mount.forget_pages().await;
+        }
+    }
+
     /// Puts another mount in the place of the one that a dataset had, or none.
     fn put(&self, name: &str, mounted: Option<Arc<Mounted>>) {
         let mut by_name = self.by_name.lock();
@@ -167,6 +175,29 @@ impl Mounts {
         mounted.is_some_and(|mounted| mounted.mount.is_mounted_in(table))
     }
 
+    /// The number that the next mount gets.
+    pub fn number_of_next(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether a dataset's mount has this number or a later one.
+    fn is_since(&self, name: &str, number: u64) -> bool {
+        let by_name = self.by_name.lock();
+        by_name
+            .get(name)
+            .is_some_and(|mounted| mounted.order >= number)
+    }
+
+    /// A dataset of any pool that is mounted at a path or inside of it, if there is one.
+    fn first_below(&self, path: &Path) -> Option<String> {
+        let by_name = self.by_name.lock();
+        let table = LazyCell::new(MountTable::now);
+        let mut below = by_name.iter().filter(|(_, mounted)| {
+            mounted.mountpoint.starts_with(path) && mounted.mount.is_mounted_in(table.as_ref())
+        });
+        below.next().map(|(name, _)| name.clone())
+    }
+
     /// Names of a pool's datasets that are mounted inside a path (not at it), what was mounted last
     /// first.
     pub fn inside(&self, path: &Path, pool: &str) -> Vec<String> {
@@ -192,20 +223,29 @@ impl Mounts {
     pub fn with_inside(&self, top: &str, pool: &str) -> Vec<String> {
         let by_name = self.by_name.lock();
         let own = by_name.iter().filter(|(name, _)| is_at_or_below(name, top));
-        let mut places: Vec<&PathBuf> = own.map(|(_, mounted)| &mounted.mountpoint).collect();
+        let of_mount = |mounted: &Arc<Mounted>| (mounted.mountpoint.clone(), mounted.order);
+        let mut places: Vec<_> = own.map(|(_, mounted)| of_mount(mounted)).collect();
         // What lies in another follows it, so the last before a path is the only one that it can
-        // lie in.
+        // lie in; with the order of the first that was mounted there.
         places.sort_unstable();
-        places.dedup_by(|path, before| path.starts_with(before));
-        let is_inside = |path: &Path| {
-            let after = places.partition_point(|place| place.as_path() <= path);
-            after > 0 && path.starts_with(places[after - 1])
+        places.dedup_by(|one, before| {
+            let is_inside = one.0.starts_with(&before.0);
+            if is_inside {
+                before.1 = before.1.min(one.1);
+            }
+            is_inside
+        });
+        // What was mounted before is not inside, but covered.
+        let is_inside = |mounted: &Mounted| {
+            let path = mounted.mountpoint.as_path();
+            let after = places.partition_point(|(place, _)| place.as_path() <= path);
+            let place = after.checked_sub(1).map(|at| &places[at]);
+            place.is_some_and(|(place, first)| path.starts_with(place) && mounted.order > *first)
         };
         let mut found: Vec<_> = by_name
             .iter()
             .filter(|(name, mounted)| {
-                is_at_or_below(name, top)
-                    || is_at_or_below(name, pool) && is_inside(&mounted.mountpoint)
+                is_at_or_below(name, top) || is_at_or_below(name, pool) && is_inside(mounted)
             })
             .map(|(name, mounted)| (mounted.order, name.clone()))
             .collect();
@@ -447,6 +487,25 @@ impl Serving {
         and_back(outcome, back)
     }
 
+    /// Mounts one filesystem over whatever is there, which stays where it is, but for mounts from
+    /// `since` on ([`Mounts::next`]): those that lie inside are mounted anew in it. What it covers.
+    pub async fn mount_over(
+        &self,
+        open: &OpenPool,
+        name: &str,
+        path: &Path,
+        since: u64,
+    ) -> Result<Option<String>, Failure> {
+        let mut inside = self.mounts.inside(path, &open.pool.name());
+        inside.retain(|one| self.mounts.is_since(one, since));
+        let taken = self.take_away(open, inside, UnmountMode::Clean).await?;
+        let covered = self.mounts.first_below(path);
+        let outcome = self.attach(open, name, path, false.into(), &[]).await;
+        let back = self.bring_back(open, taken).await;
+        self.smb.settle().await;
+        and_back(outcome, back).map(|()| covered)
+    }
+
     /// [`Self::mount_at`] whatever it covers.
     async fn attach(
         &self,
@@ -495,7 +554,7 @@ impl Serving {
         let user = User::Mount {
             path: path.to_owned(),
         };
-        let leased = open.access.filesystem(name, user).await;
+        let leased = open.access.filesystem_to_read(name, user).await;
         let lease = leased.map_err(|error| from_access(&doing, &error))?;
         let dataset = lease.get().dataset();
         let settings = dataset.map_err(|error| failed(&doing, &error))?.settings();
@@ -515,6 +574,9 @@ impl Serving {
         for option in options {
             apply_option(&mut mount_options, option, settings.read_only)
                 .map_err(|()| unknown_option(&doing, option))?;
+        }
+        if !mount_options.read_only {
+            filesystem::begin_upkeep(&lease.get());
         }
         let mount = Mount::new(&open.access, lease, path, mount_options).await;
         let mount = mount.map_err(|error| from_mount(&doing, &error))?;
@@ -600,6 +662,9 @@ impl Serving {
                 .remount(&options)
                 .await
                 .map_err(|error| from_mount(&doing, &error))?;
+            if !options.read_only {
+                filesystem::begin_upkeep(&filesystem);
+            }
         }
         Ok(())
     }
@@ -728,8 +793,9 @@ impl Serving {
                 released.map_err(|error| {
                     // In the words of `zfs_destroy_snaps_nvl` (lib/libzfs/libzfs_dataset.c), which
                     // scripts know.
-                    let doing = format!("cannot destroy snapshot {name}: dataset is busy");
-                    from_mount(&doing, &error)
+                    let why = from_mount(&format!("'{name}'"), &error);
+                    let message = format!("cannot destroy snapshot {name}: dataset is busy\n{why}");
+                    Failure::new(why.kind, message)
                 })?;
             }
             // Whoever looks at it through NFS opens it again, if it is still there.

@@ -20,6 +20,7 @@ use crate::mounts::is_at_or_below;
 use crate::place::{Place, place, wanted_mounts};
 use crate::smb;
 use service::error::all_done;
+use service::opened::{Takes, opened};
 use service::pools::OpenPool;
 
 /// Filesystems whose shares somebody ended by hand, and by which protocol.
@@ -136,6 +137,7 @@ impl Serving {
             Some(name) => {
                 let open = self.pools.of_dataset(name)?;
                 let _admin = open.admin.lock().await;
+                opened(&open, name, Takes::Filesystem).await?;
                 self.share_one(&open, name).await?
             }
             None => {
@@ -242,6 +244,10 @@ impl Serving {
             .chain(by_smb)
             .find(|(dataset, path)| dataset == word || path == word);
         let Some((name, _)) = found else {
+            if !word.starts_with('/') {
+                let open = self.pools.of_dataset(word)?;
+                opened(&open, word, Takes::Filesystem).await?;
+            }
             // In the words of `unshare_unmount` (cmd/zfs/zfs_main.c).
             let message = format!("cannot unshare '{word}': not currently shared");
             return Err(Failure::new(FailureKind::NotFound, message));

@@ -1,6 +1,6 @@
 //! Torture with deduplication: small records, of few kinds, so that most blocks are shared and many
 //! entries come and go; logs of tables that are flushed a few entries at a time, so that there are
-//! always some left.
+//! always some left; every other time little memory, so that leaves of tables are read ahead.
 
 use dataset::PropertyChange;
 use pool::{LogLimits, Pool};
@@ -13,6 +13,8 @@ use crate::verify::Failure;
 const RECORD_BYTES: usize = 4096;
 /// Kinds of records.
 const KINDS: u64 = 7;
+/// Memory of which two of a table's ZAPs, empty ones, take more than half.
+const LITTLE_MEMORY_BYTES: u64 = 200 << 10;
 
 /// Turns property `dedup` on for the whole pool.
 ///
@@ -24,7 +26,7 @@ pub async fn prepare(pool: &Pool, dedup: &str) -> Result<(), Failure> {
     Ok(pool.dsl().properties().set(POOL, &changes).await?)
 }
 
-/// Has logs written, and flushed in many small steps.
+/// Has logs written, and flushed in many small steps; every other time, there is little memory.
 pub fn limit_logs(pool: &Pool, seed: u64) {
     let limits = LogLimits {
         is_written: true,
@@ -34,6 +36,10 @@ pub fn limit_logs(pool: &Pool, seed: u64) {
         active_txgs: 1 + seed % 3,
     };
     pool::set_dedup_log_limits(pool, limits);
+    let memory = pool.pipeline().cache().shared();
+    if seed % 2 == 1 {
+        memory.set_limit_bytes(memory.limit_bytes().min(LITTLE_MEMORY_BYTES));
+    }
 }
 
 /// Content of a file from `offset_bytes` on: records of which there are few kinds.

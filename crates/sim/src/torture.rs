@@ -612,11 +612,20 @@ async fn recover(
 /// # Errors
 /// What zdb complains about. Without zdb nothing is done.
 pub fn zdb(sim: &SimWorld) -> Result<(), Failure> {
+    zdb_without(sim, &[])
+}
+
+/// The same without some disks. It reads like a scrub, which asks all that is below a spare, also
+/// what is old there.
+///
+/// # Errors
+/// As [`zdb`].
+pub fn zdb_without(sim: &SimWorld, gone: &[&str]) -> Result<(), Failure> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("millpond-sim-{}-{count}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    let outcome = zdb_in(sim, &dir);
+    let outcome = zdb_in(sim, gone, &dir);
     std::fs::remove_dir_all(&dir)?;
     outcome
 }
@@ -624,8 +633,10 @@ pub fn zdb(sim: &SimWorld) -> Result<(), Failure> {
 /// zdb; the script has it end sooner.
 const ZDB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/zdb");
 
-fn zdb_in(sim: &SimWorld, dir: &Path) -> Result<(), Failure> {
-    for name in sim.disk_names() {
+fn zdb_in(sim: &SimWorld, gone: &[&str], dir: &Path) -> Result<(), Failure> {
+    let mut names = sim.disk_names();
+    names.retain(|name| !gone.contains(&name.as_str()));
+    for name in names {
         if let Some(disk) = sim.disk(&name) {
             disk.save_image(dir.join(format!("{name}.img")))?;
         }

@@ -215,10 +215,7 @@ impl PoolPairs {
 /// Pair of the root vdev's ZAP.
 pub const ROOT_ZAP: &str = "com.klarasystems:vdev_zap_root";
 pub use space::names::TOP_ZAP;
-/// Pair of a leaf that was attached and has not everything yet, in the txg of its value.
-pub const RESILVER_TXG: &str = "resilver_txg";
-/// The same while it is rebuilt sequentially.
-pub const REBUILD_TXG: &str = "rebuild_txg";
+pub use vdev::{REBUILD_TXG, RESILVER_TXG};
 /// Pair of a leaf's ZAP.
 pub const LEAF_ZAP: &str = "com.delphix:vdev_zap_leaf";
 
@@ -274,7 +271,8 @@ pub fn missing_zaps(root: &NvList, with_root: bool) -> Vec<MissingZap> {
         }
         for child in children(top) {
             for_each(child, &mut |vdev| {
-                if is_leaf(vdev) && none(vdev, LEAF_ZAP) {
+                let has_zap = is_leaf(vdev) || vdev.string("type") == Some("dspare");
+                if has_zap && none(vdev, LEAF_ZAP) {
                     missing.push(want(vdev, LEAF_ZAP, None));
                 }
             });

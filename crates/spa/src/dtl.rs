@@ -12,7 +12,9 @@
 //!
 //! One that lacks something and comes back while a scan is under way misses the txg that syncs as
 //! well, though it may be written to: the scan has left it out so far, and when it ends, takes only
-//! devices that lack nothing later to have what it covers ([`DirtyTimes::was_noted`]).
+//! devices that lack nothing later to have what it covers ([`DirtyTimes::was_noted`]). So does one
+//! that lacks nothing, where a distributed spare does: while it was away, it may not have been
+//! given what the spare is to have on it.
 //!
 //! A flush that fails before the uberblock is written, or a write of the last pass, is recorded in
 //! the same txg all the same: another pass is made for it ([`DirtyTimes::is_recorded`]). A crash
@@ -21,7 +23,8 @@
 //! Before the MOS can be read, nothing of this is known. What the labels show is taken until then:
 //! a device whose newest uberblock is older than that of another device of the same top-level
 //! vdev missed what lies between, and one that was attached and has not everything yet
-//! (`resilver_txg`, `rebuild_txg`) may lack all of it.
+//! (`resilver_txg`, `rebuild_txg`) may lack all of it. So may an old one for which others stand in,
+//! where there are distributed spares.
 //!
 //! Source: module/zfs/vdev.c (`vdev_dtl_sync`, `vdev_dtl_load`).
 
@@ -33,7 +36,7 @@ use format::{Guid, ObjectId, Txg};
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject};
 use parking_lot::Mutex;
 use space::{SpaceSync, free_map, new_map, writeable};
-use vdev::{DraidSpareVdev, RangeSet, Vdev, VdevTree};
+use vdev::{RangeSet, Vdev, VdevTree};
 
 use crate::Spa;
 use crate::config::{REBUILD_TXG, RESILVER_TXG};
@@ -61,10 +64,9 @@ pub async fn distrust_stale(tree: &VdevTree) {
             .max()
             .unwrap_or(0);
         for vdev in &leaves {
-            let is_new = [RESILVER_TXG, REBUILD_TXG]
-                .into_iter()
-                .any(|pair| vdev.config_u64(pair).is_some_and(|txg| txg != 0));
-            let own = match is_new && leaves.len() > 1 {
+            let is_doubtful = is_new(vdev) && leaves.len() > 1
+                || newest(vdev.guid()) < best && has_stand_in(&top, vdev.guid());
+            let own = match is_doubtful {
                 true => 0,
                 false => newest(vdev.guid()),
             };
@@ -78,7 +80,29 @@ pub async fn distrust_stale(tree: &VdevTree) {
                     .set_missing(RangeSet::from_iter([(first, count)]));
             }
         }
+        // Of what a distributed spare has no label tells but that it has not everything yet.
+        for spare in top.draid_spares().iter().filter(|spare| is_new(spare)) {
+            if let Some(own) = spare.kind().draid_spare()
+                && best > 0
+            {
+                own.set_missing(RangeSet::from_iter([(1, best)]));
+            }
+        }
     }
+}
+
+/// Whether a device of a vdev with distributed spares is not alone in its place. What spares got
+/// there since it went away it may lack, however old that is.
+fn has_stand_in(top: &Arc<Vdev>, device: Guid) -> bool {
+    let is_its = |child: &&Arc<Vdev>| child.find(device).is_some();
+    let place = top.children().iter().find(is_its);
+    place.is_some_and(|place| !place.children().is_empty()) && !top.draid_spares().is_empty()
+}
+
+/// Whether a device or distributed spare was attached and has not everything yet.
+fn is_new(vdev: &Arc<Vdev>) -> bool {
+    let is_set = |pair| vdev.config_u64(pair).is_some_and(|txg| txg != 0);
+    is_set(RESILVER_TXG) || is_set(REBUILD_TXG)
 }
 
 /// What is recorded in the MOS.
@@ -139,20 +163,21 @@ impl DirtyTimes {
             }
         }
         for spare in tree.topology().draid_spares() {
-            if let Some(id) = spare.config_u64(PAIR).filter(|id| *id != 0) {
-                match read(mos, ObjectId::new(id)).await {
-                    Ok(missing) => {
-                        if let Some(spare) = spare.kind().draid_spare() {
-                            spare.set_missing(missing.clone());
-                        }
-                        self.recorded.lock().insert(spare.guid(), missing);
-                    }
-                    Err(error) => {
-                        are_known = false;
-                        if let Some(own) = spare.kind().draid_spare() {
-                            own.set_missing(unknown(&spare, synced, &error));
-                        }
-                    }
+            let Some(own) = spare.kind().draid_spare() else {
+                continue;
+            };
+            let Some(id) = spare.config_u64(PAIR).filter(|id| *id != 0) else {
+                own.set_missing(RangeSet::default());
+                continue;
+            };
+            match read(mos, ObjectId::new(id)).await {
+                Ok(missing) => {
+                    own.set_missing(missing.clone());
+                    self.recorded.lock().insert(spare.guid(), missing);
+                }
+                Err(error) => {
+                    are_known = false;
+                    own.set_missing(unknown(&spare, synced, &error));
                 }
             }
         }
@@ -191,11 +216,10 @@ impl DirtyTimes {
             let leaves = top.leaves();
             // Before it is looked at what they miss: one may come back meanwhile.
             let uses = uses_of(leaves.clone());
+            let spares_lack = do_spares_lack(&top);
             for vdev in &leaves {
                 let Some(leaf) = vdev.leaf() else { continue };
-                let is_back = is_scanning
-                    && !self.was_noted(vdev)
-                    && !leaf.dirty_times().missing().is_empty();
+                let is_back = is_scanning && self.is_back(vdev, spares_lack);
                 if is_back || !leaf.is_writeable() {
                     leaf.dirty_times().add_missing(sync.tx.txg());
                 }
@@ -207,7 +231,7 @@ impl DirtyTimes {
             .into_iter()
             .chain(tree.topology().draid_spares())
         {
-            let missing = missing(&vdev);
+            let missing = vdev.own_missing();
             let same = match self.recorded.lock().get(&vdev.guid()) {
                 Some(recorded) => *recorded == missing,
                 None => missing.is_empty(),
@@ -253,12 +277,21 @@ impl DirtyTimes {
         self.uses.lock().get(&vdev.guid()).copied() == uses
     }
 
+    /// Whether a leaf came into use since a scan began, and was not given something meanwhile,
+    /// perhaps: what it lacks, or what a distributed spare does that is on it.
+    fn is_back(&self, vdev: &Vdev, spares_lack: bool) -> bool {
+        !self.was_noted(vdev) && (spares_lack || !vdev.own_missing().is_empty())
+    }
+
     /// Whether what devices lack is what was written last.
     pub fn is_recorded(&self, tree: &VdevTree, is_scanning: bool) -> bool {
-        let tops = tree.tops().into_iter().filter(goes_on);
-        let mut leaves = tops.flat_map(|top| top.leaves());
-        let is_back = |vdev: Arc<Vdev>| !missing(&vdev).is_empty() && !self.was_noted(&vdev);
-        if is_scanning && leaves.any(is_back) {
+        let mut tops = tree.tops().into_iter().filter(goes_on);
+        let is_any_back = |top: Arc<Vdev>| {
+            let spares_lack = do_spares_lack(&top);
+            let leaves = top.leaves();
+            leaves.iter().any(|vdev| self.is_back(vdev, spares_lack))
+        };
+        if is_scanning && tops.any(is_any_back) {
             return false;
         }
         let recorded = self.recorded.lock();
@@ -267,7 +300,7 @@ impl DirtyTimes {
             .into_iter()
             .chain(tree.topology().draid_spares());
         all.into_iter().all(|vdev| {
-            let missing = missing(&vdev);
+            let missing = vdev.own_missing();
             match recorded.get(&vdev.guid()) {
                 Some(recorded) => *recorded == missing,
                 None => missing.is_empty(),
@@ -305,20 +338,16 @@ fn goes_on(top: &Arc<Vdev>) -> bool {
     top.state().0.is_usable()
 }
 
+/// Whether a distributed spare below a top-level vdev lacks something.
+fn do_spares_lack(top: &Arc<Vdev>) -> bool {
+    let spares = top.draid_spares();
+    spares.iter().any(|spare| !spare.own_missing().is_empty())
+}
+
 /// How often the leaves came into use until now.
 pub fn uses_of(leaves: Vec<Arc<Vdev>>) -> Uses {
     let uses = |vdev: Arc<Vdev>| Some((vdev.guid(), vdev.leaf()?.uses()));
     leaves.into_iter().filter_map(uses).collect()
-}
-
-fn missing(vdev: &Vdev) -> RangeSet {
-    match vdev.leaf() {
-        Some(leaf) => leaf.dirty_times().missing(),
-        None => {
-            let spare = vdev.kind().draid_spare();
-            spare.map(DraidSpareVdev::missing).unwrap_or_default()
-        }
-    }
 }
 
 /// What a device lacks whose log cannot be read: anything, so all of it is resilvered. The next

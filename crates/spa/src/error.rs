@@ -45,7 +45,9 @@ pub enum PoolError {
         known: u64,
     },
     /// There is nothing to clear.
-    #[error("failed to read label from {path}: it has none that is valid; nothing is to be done")]
+    #[error(
+        "failed to read label from {path}; it has none that is valid, so nothing is to be done"
+    )]
     NoLabel {
         /// The device.
         path: String,
@@ -59,7 +61,9 @@ pub enum PoolError {
         why: String,
     },
     /// There is nothing to stop.
-    #[error("cannot cancel removal in '{pool}': no vdev is being removed")]
+    #[error(
+        "cannot cancel removal: operation is not in progress; in '{pool}' no vdev is being removed"
+    )]
     NoRemoval {
         /// The pool.
         pool: String,
@@ -369,7 +373,7 @@ pub enum PoolError {
     #[error(transparent)]
     Device(#[from] device::DeviceError),
     /// A resilver is under way.
-    #[error("cannot scrub '{pool}': currently resilvering; 'zpool status' says how far it is")]
+    #[error("cannot scrub {pool}: currently resilvering; 'zpool status' says how far it is")]
     Resilvering {
         /// The pool.
         pool: String,
@@ -387,7 +391,7 @@ pub enum PoolError {
         pool: String,
     },
     /// The vdev is none whose devices can be rebuilt sequentially.
-    #[error("{vdev}: only devices of mirrors can be sequentially reconstructed")]
+    #[error("{vdev}: only mirror and dRAID vdevs support sequential reconstruction")]
     CannotRebuild {
         /// The top-level vdev.
         vdev: String,
@@ -420,7 +424,7 @@ pub enum PoolError {
     },
     /// Resilvers cannot be asked for.
     #[error(
-        "cannot restart resilver on '{pool}': feature resilver_defer is not enabled; enable it \
+        "cannot restart resilver on {pool}: feature resilver_defer is not enabled; enable it \
          with 'zpool set feature@resilver_defer=enabled {pool}'"
     )]
     NoResilverDefer {
@@ -429,7 +433,7 @@ pub enum PoolError {
     },
     /// The pool's version is older than scans' own state.
     #[error(
-        "cannot scrub '{pool}': its version is older than 11; upgrade it with 'zpool upgrade', or \
+        "cannot scrub {pool}: its version is older than 11; upgrade it with 'zpool upgrade', or \
          import it with '-o readonly=on' and scrub it then"
     )]
     ScrubOfOldPool {
@@ -437,14 +441,14 @@ pub enum PoolError {
         pool: String,
     },
     /// A scrub is under way.
-    #[error("cannot scrub '{pool}': currently scrubbing; use 'zpool scrub -s' to cancel scrub")]
+    #[error("cannot scrub {pool}: currently scrubbing; use 'zpool scrub -s' to cancel scrub")]
     ScrubActive {
         /// The pool.
         pool: String,
     },
     /// The error log is to be scrubbed, and has not the form for that.
     #[error(
-        "cannot scrub '{pool}': feature head_errlog is not enabled; enable it with 'zpool set \
+        "cannot scrub {pool}: feature head_errlog is not enabled; enable it with 'zpool set \
          feature@head_errlog=enabled {pool}'"
     )]
     NoHeadErrlog {
@@ -453,7 +457,7 @@ pub enum PoolError {
     },
     /// A scrub of the error log is under way.
     #[error(
-        "cannot scrub '{pool}': currently error scrubbing; use 'zpool scrub -s' to cancel error \
+        "cannot scrub {pool}: currently error scrubbing; use 'zpool scrub -s' to cancel error \
          scrub"
     )]
     ErrorScrubActive {
@@ -462,7 +466,7 @@ pub enum PoolError {
     },
     /// A scrub of the error log is paused.
     #[error(
-        "cannot scrub '{pool}': error scrub is paused; use 'zpool scrub -e' to resume error scrub"
+        "cannot scrub {pool}: error scrub is paused; use 'zpool scrub -e' to resume error scrub"
     )]
     ErrorScrubPaused {
         /// The pool.
@@ -470,7 +474,7 @@ pub enum PoolError {
     },
     /// A scrub is paused, and the error log is to be scrubbed.
     #[error(
-        "cannot scrub '{pool}': scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' \
+        "cannot scrub {pool}: scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' \
          to \
          cancel scrub"
     )]
@@ -479,7 +483,7 @@ pub enum PoolError {
         pool: String,
     },
     /// The scrub is paused already.
-    #[error("cannot pause scrubbing '{pool}': scrub is paused; use 'zpool scrub' to resume scrub")]
+    #[error("cannot pause scrubbing {pool}: scrub is paused; use 'zpool scrub' to resume scrub")]
     ScrubPaused {
         /// The pool.
         pool: String,

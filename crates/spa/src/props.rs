@@ -246,10 +246,12 @@ pub fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
     if let Some(feature) = name.strip_prefix("feature@") {
         return match value {
             "enabled" => Ok(Change::Feature(feature.to_owned())),
-            "disabled" => Err(bad(
-                "a feature can only be set to 'disabled' at creation time",
-            )),
-            _ => Err(bad("a feature can only be set to 'enabled' or 'disabled'")),
+            "disabled" => Err(bad(&format!(
+                "property '{name}' can only be set to 'disabled' at creation time"
+            ))),
+            _ => Err(bad(&format!(
+                "property '{name}' can only be set to 'enabled' or 'disabled'"
+            ))),
         };
     }
     if is_user(name) {
@@ -264,16 +266,21 @@ pub fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
             Stored::Text(value.to_owned()),
         ));
     }
-    let row = find(name).ok_or_else(|| bad("there is no such pool property"))?;
+    let row = find(name).ok_or_else(|| bad(&format!("invalid property '{name}'")))?;
     let text = match row.kind {
         Kind::Number(_) => {
             let number = match (row.name, value) {
                 ("dedup_table_quota", "none") => 0,
                 ("dedup_table_quota", "auto") => u64::MAX,
-                _ => parse_size(value).ok_or_else(|| bad("it must be a number"))?,
+                _ => {
+                    parse_size(value).ok_or_else(|| bad(&format!("bad numeric value '{value}'")))?
+                }
             };
             if row.name == "ashift" && number != 0 && !(9..=16).contains(&number) {
-                return Err(bad("it must be 9 to 16, or 0 for the devices' own size"));
+                return Err(bad(&format!(
+                    "property 'ashift' number {number} is invalid, only values between 9 and 16 \
+                     are allowed.; 0 stands for the devices' own size"
+                )));
             }
             Stored::Number(number)
         }
@@ -281,7 +288,14 @@ pub fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
             let index = words
                 .iter()
                 .position(|word| *word == value)
-                .ok_or_else(|| bad(&format!("it must be one of: {}", words.join(", "))))?;
+                .ok_or_else(|| {
+                    // OpenZFS has "on" first.
+                    let words = match words {
+                        ["off", "on"] => "on | off".to_owned(),
+                        words => words.join(" | "),
+                    };
+                    bad(&format!("'{name}' must be one of '{words}'"))
+                })?;
             Stored::Number(index as u64)
         }
         Kind::Text => Stored::Text(value.to_owned()),
@@ -292,23 +306,25 @@ pub fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
             match known.contains(&version) || version == Uberblock::VERSION_FEATURES {
                 true => Ok(Change::Version(version)),
                 false => Err(bad(&format!(
-                    "this release writes pools of versions {} to {}, and of version {}, which has \
-                     feature flags",
+                    "property 'version' number {version} is invalid.; this release writes pools of \
+                     versions {} to {}, and of version {}, which has feature flags",
                     known.start(),
                     known.end(),
                     Uberblock::VERSION_FEATURES
                 ))),
             }
         }
-        (Access::ReadOnly, _) => Err(bad("property is readonly: it is computed")),
+        (Access::ReadOnly, _) => Err(bad(&format!("'{name}' is readonly"))),
         (Access::Stored, stored) => Ok(Change::Stored(row.name.to_owned(), stored)),
         (Access::Config, Stored::Text(text)) => {
             if row.name == "comment" {
                 if text.len() > COMMENT_BYTES_MAX {
-                    return Err(bad("a comment has at most 32 characters"));
+                    return Err(bad("comment must not exceed 32 characters"));
                 }
                 if !text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
-                    return Err(bad("a comment holds only printable ASCII characters"));
+                    return Err(bad(
+                        "comment may only have printable characters; those of ASCII",
+                    ));
                 }
             }
             if text.len() >= TEXT_BYTES_MAX {
@@ -326,7 +342,9 @@ pub fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
                 ));
             }
             if row.name == "altroot" && !text.starts_with('/') {
-                return Err(bad("bad alternate root: it must be an absolute path"));
+                return Err(bad(&format!(
+                    "bad alternate root '{text}'; it must be an absolute path"
+                )));
             }
             Ok(Change::Session(row.name, text))
         }

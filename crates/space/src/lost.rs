@@ -10,19 +10,21 @@
 //!   groups that are not written yet is free in the new map as it was in the old one: after a crash
 //!   the intent log's blocks can be claimed.
 //! - **A checkpoint's.** What it listed stays allocated when the checkpoint goes: it leaks.
-//! - **A removed vdev's obsolete ranges.** They count as used, and its mapping stays longer.
+//! - **A removed vdev's obsolete ranges.** They count as used, and its mapping stays longer. Its
+//!   ZAP no longer says that all that is obsolete is recorded.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use dataset::DatasetError;
 use format::ObjectId;
+use format::names::top_vdev::OBSOLETE_COUNTS_ARE_PRECISE;
 use object::{ObjectError, ObjectSet, SpaceMapKind, SpaceMapObject, Zap};
 use vdev::RangeSet;
 use zio::ZioError;
 use zio::pipeline::waits_for_devices;
 
-use crate::names::LOG_SPACEMAP;
+use crate::names::{LOG_SPACEMAP, OBSOLETE_COUNTS, OBSOLETE_SPACE_MAP};
 use crate::{
     MAP_BLOCK_BYTES, MAP_BLOCK_BYTES_NO_LOG, Metaslab, Space, SpaceSync, Top, free_map, lengths,
     new_map, writeable,
@@ -109,6 +111,13 @@ pub(super) async fn append_listed(
     let id = new_map(sync, mos, MAP_BLOCK_BYTES).await?;
     let zap = Zap::hold(mos, zap).await?;
     zap.update_u64(sync.tx, name, id.get()).await?;
+    let precise = OBSOLETE_COUNTS_ARE_PRECISE;
+    if name == OBSOLETE_SPACE_MAP && zap.lookup_u64(precise).await?.is_some() {
+        zap.remove(sync.tx, precise).await?;
+        if sync.features.is_active(OBSOLETE_COUNTS) {
+            sync.features.decrement(sync.ctx, OBSOLETE_COUNTS).await?;
+        }
+    }
     let new = writeable(
         sync,
         SpaceMapObject::open(mos, id, 0, size_bytes, shift).await?,

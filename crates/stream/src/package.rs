@@ -16,6 +16,8 @@ pub struct PackageDataset {
     pub name: String,
     /// Properties, as numbers or text; of one that was received, what it was received with.
     pub properties: Vec<(String, NvValue)>,
+    /// Whether properties are sent at all; there may be none all the same (`props`).
+    pub has_properties: bool,
     /// GUIDs of its snapshots by name, as far as they are sent or the receiver must have them.
     pub snapshots: Vec<(String, u64)>,
     /// Properties of snapshots, by name.
@@ -72,6 +74,7 @@ impl Package {
                 guid: u64::from_str_radix(digits, 16).unwrap_or(0),
                 name: one.string("name").unwrap_or_default().to_owned(),
                 properties: pairs(one.list("props")),
+                has_properties: one.list("props").is_some(),
                 snapshots: snapshots
                     .filter_map(|(name, value)| match value {
                         NvValue::UInt64(guid) => Some((name.to_owned(), *guid)),
@@ -90,7 +93,8 @@ impl Package {
         Package {
             from: list.string("fromsnap").map(str::to_owned),
             to: list.string("tosnap").map(str::to_owned),
-            is_not_recursive: list.contains("not_recursive"),
+            // One without a list of datasets is of one (`-I` alone).
+            is_not_recursive: list.contains("not_recursive") || !list.contains("fss"),
             is_raw: list.contains("raw"),
             datasets,
         }
@@ -113,7 +117,7 @@ impl Package {
             if let Some(origin) = dataset.origin {
                 one.set("origin", origin);
             }
-            if !dataset.properties.is_empty() {
+            if dataset.has_properties {
                 one.set("props", list_of(&dataset.properties));
             }
             if dataset.is_encryption_root {
@@ -227,6 +231,7 @@ mod tests {
                 guid: 0xabc,
                 name: "tank/fs".into(),
                 properties: vec![("recordsize".into(), NvValue::UInt64(1 << 20))],
+                has_properties: true,
                 snapshots: vec![("a".into(), 1), ("b".into(), 2)],
                 snapshot_properties: vec![(
                     "b".into(),

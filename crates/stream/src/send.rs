@@ -177,6 +177,9 @@ impl Sender {
                 list.set(name, NvValue::UInt64Array(redaction.snapshots()));
             }
         }
+        if let Some(guids) = &source.redactions.of_source {
+            list.set("redact_from_snaps", NvValue::UInt64Array(guids.clone()));
+        }
         if let Some((object, offset)) = options.resume_at {
             list.set("resume_object", object);
             list.set("resume_offset", offset);

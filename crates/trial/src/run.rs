@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pool::{AttachSpec, LeafSpec, Pool, ScanState, ScrubCommand, VdevStatus};
+use pool::{AttachSpec, LeafSpec, Pool, ScanState, ScrubCommand, VdevAux, VdevStatus};
 
 use crate::report::{DISKS_LIMITING_PERCENT, Outcome, Report, Told};
 use crate::server::Server;
@@ -289,14 +289,32 @@ async fn scrub(
     Ok(outcome)
 }
 
-/// A disk is pulled out; the pool goes on without it.
+/// A disk is pulled out; the pool goes on without it. Where a distributed spare waits, it stands in
+/// by itself, and has everything before somebody brings a disk.
 async fn fail(server: &Server, number: usize) -> Result<(), TrialError> {
+    let waiting = |pool: &Pool| {
+        let spares = pool.status().spares.into_iter();
+        spares.filter(|spare| spare.aux == VdevAux::None).count()
+    };
+    let before = waiting(&server.pool);
     let name = format!("disk{number}");
     if let Some(disk) = server.sim.disk(&name) {
         disk.set_gone(true);
     }
     let looked = server.pool.reopen(false).await;
-    looked.map_err(engine("looking at the disks"))
+    looked.map_err(engine("looking at the disks"))?;
+    if before == 0 {
+        return Ok(());
+    }
+    until(server, "the spare", |pool| {
+        let is_used = waiting(pool) < before;
+        is_used && !is_scanning(pool) && !is_any_stale(&pool.status().root)
+    })
+    .await
+}
+
+fn is_any_stale(vdev: &VdevStatus) -> bool {
+    vdev.is_stale || vdev.children.iter().any(is_any_stale)
 }
 
 async fn replace(
@@ -314,6 +332,7 @@ async fn replace(
         force: true,
         replace: true,
         sequential,
+        untouched: false,
     };
     let attached = server.pool.attach(&format!("disk{number}"), &spec).await;
     attached.map_err(engine("beginning the replacement"))?;

@@ -429,9 +429,14 @@ fn set_memory(pool: &Pool, trial: &Trial) {
     cache.set_limit_bytes(memory_bytes / by);
     let dirty_bytes = (memory_bytes / 5 * 2).clamp(DIRTY_BYTES.start, DIRTY_BYTES.end);
     pool.set_dirty_max_bytes((dirty_bytes / by).max(DIRTY_BYTES_MIN));
+    let limits = LogLimits::default();
+    // What a transaction group does is smaller as well.
+    let smaller = |count: usize| (count / trial.scale.max(1) as usize).max(1);
     let limits = LogLimits {
         is_written: trial.pool.dedup_logs,
-        ..LogLimits::default()
+        flushed_least: smaller(limits.flushed_least),
+        flushed_at_rest: smaller(limits.flushed_at_rest),
+        ..limits
     };
     pool::set_dedup_log_limits(pool, limits);
 }

@@ -11,12 +11,13 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use device::Device;
+use device::{Clock, Device};
 use parking_lot::{Mutex, RwLock};
 
 use crate::copies::Copies;
 use crate::error::VdevError;
 use crate::fence::Fence;
+use crate::inject::Injector;
 use crate::patience::Patience;
 use crate::repairs::Repairs;
 use crate::report::{ErrorReport, ErrorSink, IgnoreErrors};
@@ -37,10 +38,12 @@ pub(super) struct Common {
     pub(super) repairs: Arc<Repairs>,
     /// Who knows where copies are of what is repaired.
     copies: RwLock<Option<Arc<dyn Copies>>>,
+    /// What devices are made to do wrong.
+    pub(super) faults: Arc<Injector>,
 }
 
-impl Default for Common {
-    fn default() -> Self {
+impl Common {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Common {
             errors: RwLock::new(Arc::new(IgnoreErrors)),
             halt: Halt::default(),
@@ -50,11 +53,10 @@ impl Default for Common {
             fence: Fence::default(),
             repairs: Arc::default(),
             copies: RwLock::default(),
+            faults: Injector::new(clock),
         }
     }
-}
 
-impl Common {
     /// Says who hears of errors.
     pub(super) fn set_error_sink(&self, sink: Arc<dyn ErrorSink>) {
         *self.errors.write() = sink;
@@ -71,7 +73,7 @@ impl Common {
 
     /// Watches a device that was just opened.
     pub(super) fn watch(&self, device: Arc<dyn Device>) -> Arc<Watched> {
-        let watched = Watched::new(device);
+        let watched = Watched::with_faults(device, Some(self.faults.clone()));
         self.watched.lock().push(Arc::downgrade(&watched));
         watched
     }

@@ -36,6 +36,8 @@ const ROW_BYTES: u64 = 1 << ROW_SHIFT;
 const RESERVE_BYTES: u64 = 2 * ROW_BYTES;
 /// First half of every generator's seed (`VDEV_DRAID_SEED`).
 const SEED: u64 = 0x000d_7a1d_5eed;
+/// Most data of one copy of a rebuild, in bytes (`SPA_MAXBLOCKSIZE`).
+const COPY_DATA_BYTES_MAX: u64 = 16 << 20;
 /// Most distributed spares (`VDEV_DRAID_MAX_SPARES`).
 const SPARES_MAX: u64 = 100;
 
@@ -168,6 +170,33 @@ impl Draid {
             rows.push(self.row(ashift, group_end, rest, (first << ashift) as usize));
         }
         Some(rows)
+    }
+
+    /// The columns of whole stripes that are all of one group; `None` of other ranges.
+    pub(super) fn stripes(&self, ashift: u32, range: std::ops::Range<u64>) -> Option<Columns> {
+        let stripe = self.width() << ashift;
+        let length = range.end.checked_sub(range.start)?;
+        let is_whole =
+            length > 0 && range.start.is_multiple_of(stripe) && length.is_multiple_of(stripe);
+        let group = |offset| offset / self.group_bytes();
+        let is_one = is_whole && group(range.start) == group(range.end - 1);
+        is_one.then(|| self.row(ashift, range.start, length / stripe * self.data, 0))
+    }
+
+    /// Where a copy of whole stripes ends that begins at `start`, of a range that ends at `end`:
+    /// with its group, or with so many bytes of each column (`vdev_draid_rebuild_asize`).
+    pub(super) fn copy_end(&self, ashift: u32, start: u64, end: u64, column_bytes: u64) -> u64 {
+        let stripe = self.width() << ashift;
+        let data_bytes = (column_bytes * self.data).min(COPY_DATA_BYTES_MAX);
+        let stripes = (data_bytes / (self.data << ashift)).max(1);
+        let group_end = (start / self.group_bytes() + 1) * self.group_bytes();
+        end.min(group_end)
+            .min(start.saturating_add(stripes * stripe))
+    }
+
+    /// Bytes of data in so many bytes of whole stripes.
+    pub(super) fn data_bytes(&self, stripe_bytes: u64) -> u64 {
+        stripe_bytes / self.width() * self.data
     }
 
     /// The places of all whole stripes in a range of the address space.

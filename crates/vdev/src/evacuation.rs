@@ -10,8 +10,10 @@
 //! What is found wrong later, while the vdev is still being removed, is written anew there and in
 //! the copy ([`Copies`]).
 //!
-//! A copy counts only when all devices of the other vdev have it. A resilver, which goes by the
-//! txgs of blocks, knows nothing of the txg in which a copy was made, and would leave it out.
+//! A copy counts when a device of the other vdev has it that lacks nothing, and each of the others
+//! has it or lacks its txg. A resilver goes by the txgs of blocks, and reads them where they were
+//! until their vdev is gone: so the txgs of copies stay missing until then, and what lacks some of
+//! them is resilvered from the first txg on (crate `scan`).
 //!
 //! Who else writes there: nobody. What is copied was written in earlier txgs and is not allocated
 //! again while its vdev is being removed; the place was allocated for the copy.
@@ -32,7 +34,6 @@ use crate::leaf::Leaf;
 use crate::node::Vdev;
 use crate::range_set::RangeSet;
 use crate::report::Priority;
-use crate::state::VdevState;
 use crate::top_spec::AllocClass;
 use crate::tree::VdevTree;
 
@@ -48,7 +49,7 @@ pub enum Copied {
     },
     /// The devices that have it disagree, and there are not as many to copy it to.
     Differs,
-    /// Some device did not take it.
+    /// No device that lacks nothing took it, or too few did.
     Unwritten {
         /// Why.
         cause: String,
@@ -119,6 +120,12 @@ async fn versions(top: &Arc<Vdev>, offset: u64, length: usize) -> Result<Vec<Byt
     }
 }
 
+/// Whether a device can be written and lacks nothing.
+fn is_whole(vdev: &Vdev) -> bool {
+    vdev.leaf()
+        .is_some_and(|leaf| leaf.is_writeable() && has_all(leaf))
+}
+
 /// Writes the versions of a range: one to all devices, and then each further one to a device.
 async fn write(top: &Arc<Vdev>, offset: u64, versions: &[Bytes], txg: Txg) -> Result<(), String> {
     let context = IoContext {
@@ -129,37 +136,61 @@ async fn write(top: &Arc<Vdev>, offset: u64, versions: &[Bytes], txg: Txg) -> Re
     let written = top.write_block(offset, versions[0].clone(), &context).await;
     written.map_err(|failure| failure.cause)?;
     let leaves = top.leaves();
-    for (vdev, version) in leaves.iter().zip(versions).skip(1) {
+    let whole: Vec<&Arc<Vdev>> = leaves.iter().filter(|vdev| is_whole(vdev)).collect();
+    for (vdev, version) in whole.iter().zip(versions).skip(1) {
         let written = vdev.write_part(offset, version.clone(), &context).await;
         written.map_err(|failure| failure.cause)?;
     }
-    let lacks = |vdev: &&Arc<Vdev>| {
-        !vdev
-            .leaf()
-            .is_some_and(|leaf| leaf.is_writeable() && !leaf.dirty_times().is_missing(txg))
+    let is_missing = |vdev: &Arc<Vdev>| {
+        vdev.leaf()
+            .is_some_and(|leaf| leaf.dirty_times().is_missing(txg))
     };
-    match leaves.iter().find(lacks) {
-        Some(vdev) => Err(format!("{} did not take it", vdev.display_name())),
-        None => Ok(()),
+    let took = |vdev: &&Arc<Vdev>| is_whole(vdev) && !is_missing(vdev);
+    let is_writeable = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_writeable());
+    // What was not told of a device is taken for what it has.
+    if let Some(vdev) = leaves
+        .iter()
+        .find(|vdev| !is_writeable(vdev) && !is_missing(vdev))
+    {
+        return Err(format!("{} did not take it", vdev.display_name()));
+    }
+    match whole.into_iter().filter(took).count() {
+        count if count > 0 && count >= versions.len() => Ok(()),
+        _ => Err(format!("{} did not take it", top.display_name())),
     }
 }
 
-/// Whether all vdevs that copies of the vdev `from` may go to have all devices and everything
-/// that is theirs, and so have the devices of `from` that are there: one that is resilvered
+/// Whether each vdev that copies of the vdev `from` may go to has a device that can be written and
+/// lacks nothing, and the devices of `from` that are there lack nothing: one that is resilvered
 /// first may have what rots on another one.
 pub fn takes_copies(tree: &VdevTree, from: VdevId) -> bool {
-    let is_whole = |vdev: &Arc<Vdev>| {
-        vdev.leaf()
-            .is_some_and(|leaf| leaf.is_writeable() && has_all(leaf))
-    };
     let gives_all = |vdev: &Arc<Vdev>| {
         vdev.leaf()
             .is_none_or(|leaf| !leaf.is_readable() || has_all(leaf))
     };
     tree.top(from)
         .is_some_and(|top| top.leaves().iter().all(gives_all))
-        && targets(tree, from)
-            .all(|top| top.state().0 == VdevState::Healthy && top.leaves().iter().all(is_whole))
+        && targets(tree, from).all(|top| has_whole(&top))
+}
+
+fn has_whole(top: &Arc<Vdev>) -> bool {
+    top.state().0.is_usable() && top.leaves().iter().any(|vdev| is_whole(vdev))
+}
+
+/// What copies of the vdev `from` wait for, where [`takes_copies`] says no: the names of vdevs that
+/// cannot take any, or of devices of `from` that lack something.
+pub fn waits_for(tree: &VdevTree, from: VdevId) -> Vec<String> {
+    let lacking = |vdev: &Arc<Vdev>| {
+        vdev.leaf()
+            .is_some_and(|leaf| leaf.is_readable() && !has_all(leaf))
+    };
+    let sources = tree.top(from).map_or_else(Vec::new, |top| top.leaves());
+    let sources = sources.into_iter().filter(lacking);
+    let targets = targets(tree, from).filter(|top| !has_whole(top));
+    sources
+        .chain(targets)
+        .map(|vdev| vdev.display_name())
+        .collect()
 }
 
 /// Says who knows of copies of what is repaired.
@@ -223,16 +254,54 @@ pub fn can_be_emptied(tree: &VdevTree, vdev: VdevId) -> bool {
     tree.top(vdev).is_some_and(|top| holds_the_same(&top))
 }
 
-/// Whether a device that copies of the vdev `from` may be on lacks writes of one of these txgs.
+/// Whether all devices of a vdev that copies of the vdev `from` may be on lack writes of some of
+/// these txgs.
 pub fn lacks_copies(tree: &VdevTree, from: VdevId, txgs: &RangeSet) -> bool {
-    let lacks = |vdev: &Arc<Vdev>| {
-        vdev.leaf().is_some_and(|leaf| {
-            let missing = leaf.dirty_times().missing();
-            let mut ranges = missing.ranges();
-            ranges.any(|range| txgs.overlaps(range.start, range.end - range.start))
-        })
-    };
-    targets(tree, from).any(|top| top.leaves().iter().any(lacks))
+    targets(tree, from).any(|top| top.leaves().iter().all(|vdev| lacks_some(vdev, txgs)))
+}
+
+/// How many versions of a range can be on a vdev; one of which no device is whole takes none, and
+/// may take them later.
+fn whole_count(top: &Arc<Vdev>) -> usize {
+    let leaves = top.leaves();
+    match leaves.iter().filter(|vdev| is_whole(vdev)).count() {
+        0 => leaves.len(),
+        count => count,
+    }
+}
+
+/// Has devices that lack some of these txgs, of vdevs that copies of the vdev `from` may be on,
+/// lack all txgs until then: whoever goes by the births of blocks, as OpenZFS does, gives them all.
+/// Returns whether there are any.
+pub fn lack_all(tree: &VdevTree, from: VdevId, txgs: &RangeSet) -> bool {
+    let mut any = false;
+    for vdev in targets(tree, from).flat_map(|top| top.leaves()) {
+        let Some(leaf) = vdev.leaf() else { continue };
+        leaf.dirty_times().change_missing(|missing| {
+            let lacks =
+                |range: std::ops::Range<u64>| txgs.overlaps(range.start, range.end - range.start);
+            let end = missing.ranges().next_back().map_or(0, |range| range.end);
+            if missing.ranges().any(lacks) {
+                any = true;
+                missing.add(1, end - 1);
+            }
+        });
+    }
+    any
+}
+
+/// Whether a device that copies of the vdev `from` may be on lacks writes of one of these txgs.
+pub fn is_lacking(tree: &VdevTree, from: VdevId, txgs: &RangeSet) -> bool {
+    let mut leaves = targets(tree, from).flat_map(|top| top.leaves());
+    leaves.any(|vdev| lacks_some(&vdev, txgs))
+}
+
+fn lacks_some(vdev: &Vdev, txgs: &RangeSet) -> bool {
+    vdev.leaf().is_some_and(|leaf| {
+        let missing = leaf.dirty_times().missing();
+        let mut ranges = missing.ranges();
+        ranges.any(|range| txgs.overlaps(range.start, range.end - range.start))
+    })
 }
 
 /// Copies a range of the vdev `from` (with its offset) to `to`, in whole sectors, in syncing
@@ -261,7 +330,7 @@ pub async fn copy_out(
     let mark = tree.common.halt.mark();
     let copied = match versions(&source, from.1, length as usize).await {
         Err(cause) => Copied::Unread { cause },
-        Ok(versions) if versions.len() > target.leaves().len() => Copied::Differs,
+        Ok(versions) if versions.len() > whole_count(&target) => Copied::Differs,
         Ok(versions) => match write(&target, to.1, &versions, txg).await {
             Ok(()) => Copied::Whole,
             Err(cause) => Copied::Unwritten { cause },
@@ -343,20 +412,59 @@ mod tests {
         });
     }
 
+    /// Goal: a copy counts while one device has it that lacks nothing, and what does not have it
+    /// lacks its txg. Method: one side fails to take it, is gone or was taken out before; then so
+    /// does the other one.
     #[test]
-    fn a_copy_that_a_device_did_not_take_does_not_count() {
+    fn a_copy_counts_while_one_device_has_it() {
+        simulate(async {
+            for is_gone in [false, true] {
+                let test = tree(2, 2).await;
+                let data = noise(1024, 1);
+                put(&test, "s0", 4096, &data);
+                put(&test, "s1", 4096, &data);
+                let sides = test.tree.top(TO).expect("it").leaves();
+                let fault = || Fault::new(SimOp::Write, FaultEffect::Error);
+                match is_gone {
+                    true => {
+                        test.disk("t1").set_gone(true);
+                        sides[1].close();
+                    }
+                    false => test.disk("t1").inject(fault()),
+                }
+                assert_eq!(copy(&test).await, Copied::Whole);
+                let missing = |side: usize| {
+                    let leaf = sides[side].leaf().expect("a leaf");
+                    leaf.dirty_times().missing().contains(TXG.get(), 1)
+                };
+                assert!(!missing(0) && missing(1));
+                assert!(takes_copies(&test.tree, FROM));
+                assert!(waits_for(&test.tree, FROM).is_empty());
+                let txgs = |txg| RangeSet::from_iter([(txg, 1)]);
+                assert!(!lacks_copies(&test.tree, FROM, &txgs(TXG.get())));
+                let found = test.disk("t0").peek(LABEL_START_BYTES + 8192, 1024);
+                assert_eq!(found, data);
+                test.disk("t0").inject(fault());
+                assert!(matches!(copy(&test).await, Copied::Unwritten { .. }));
+                assert!(!takes_copies(&test.tree, FROM));
+                assert_eq!(waits_for(&test.tree, FROM), ["mirror-1"]);
+                assert!(lacks_copies(&test.tree, FROM, &txgs(TXG.get())));
+                assert!(!lacks_copies(&test.tree, FROM, &txgs(TXG.get() - 1)));
+            }
+        });
+    }
+
+    /// What differs needs as many devices that lack nothing as there are versions.
+    #[test]
+    fn versions_that_differ_need_devices_that_are_there() {
         simulate(async {
             let test = tree(2, 2).await;
-            let data = noise(1024, 1);
-            put(&test, "s0", 4096, &data);
-            put(&test, "s1", 4096, &data);
-            let fault = Fault::new(SimOp::Write, FaultEffect::Error);
-            test.disk("t1").inject(fault);
-            assert!(matches!(copy(&test).await, Copied::Unwritten { .. }));
-            assert!(!takes_copies(&test.tree, FROM));
-            let txgs = |txg| RangeSet::from_iter([(txg, 1)]);
-            assert!(lacks_copies(&test.tree, FROM, &txgs(TXG.get())));
-            assert!(!lacks_copies(&test.tree, FROM, &txgs(TXG.get() - 1)));
+            put(&test, "s0", 4096, &noise(1024, 1));
+            put(&test, "s1", 4096, &noise(1024, 2));
+            let sides = test.tree.top(TO).expect("it").leaves();
+            test.disk("t0").set_gone(true);
+            sides[0].close();
+            assert_eq!(copy(&test).await, Copied::Differs);
         });
     }
 

@@ -1,6 +1,7 @@
 //! The mapping of a removed vdev: where its blocks are now, and the txgs in which they were copied
 //! there (module/zfs/vdev_indirect_mapping.c, vdev_indirect_births.c). While a vdev is being
-//! removed its mapping grows, from the vdev's begin to its end.
+//! removed its mapping grows, from the vdev's begin to its end. Later it is *condensed*: entries of
+//! which nothing is in use any more are left out.
 
 use format::{IndirectBirthEntry, IndirectMappingEntry, Txg, VdevId};
 
@@ -70,6 +71,67 @@ impl IndirectMap {
         Ok(())
     }
 
+    /// The entries, sorted.
+    pub fn entries(&self) -> &[IndirectMappingEntry] {
+        &self.entries
+    }
+
+    /// A map of some of these entries, with the same births.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn condensed(&self, entries: Vec<IndirectMappingEntry>) -> Result<Self, VdevError> {
+        Self::new(entries, self.births.clone())
+    }
+
+    /// The first entry that ends behind an offset: where it is among them
+    /// (`vdev_indirect_mapping_entry_for_offset_or_next`).
+    pub fn first_behind(&self, offset: u64) -> usize {
+        self.entries.partition_point(|entry| {
+            let length = entry.destination.asize_bytes();
+            entry.source_offset_bytes.saturating_add(length) <= offset
+        })
+    }
+
+    /// Counts a range that is no longer in use: to each entry's count of such bytes comes what it
+    /// has of the range (`vdev_indirect_mapping_increment_obsolete_count`).
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`] where the entries do not have all of the range, or more of one
+    /// would be out of use than there is: then some counts may have changed.
+    pub fn count_obsolete(
+        &self,
+        counts: &mut [u32],
+        offset: u64,
+        length: u64,
+    ) -> Result<(), VdevError> {
+        let wrong = || bad("more of a removed vdev is said to be out of use than there is");
+        let end = offset.checked_add(length).ok_or_else(wrong)?;
+        let first = self.first_behind(offset);
+        let mut at = offset;
+        let counts = counts.iter_mut().skip(first);
+        for (entry, count) in self.entries[first..].iter().zip(counts) {
+            if at >= end {
+                break;
+            }
+            let size = entry.destination.asize_bytes();
+            let inside = at
+                .checked_sub(entry.source_offset_bytes)
+                .ok_or_else(wrong)?;
+            let part = (size - inside).min(end - at);
+            let sum = u64::from(*count) + part;
+            if sum > size {
+                return Err(wrong());
+            }
+            *count = u32::try_from(sum).map_err(|_| wrong())?;
+            at += part;
+        }
+        match at >= end {
+            true => Ok(()),
+            false => Err(wrong()),
+        }
+    }
+
     /// Where the last entry ends, as an offset on the removed vdev.
     pub fn end_bytes(&self) -> u64 {
         self.entries.last().map_or(0, |entry| {
@@ -130,15 +192,9 @@ impl IndirectMap {
     /// Where a range is: pieces in order; `None` if parts of it are nowhere.
     pub(super) fn pieces(&self, offset: u64, length: u64) -> Option<Vec<Piece>> {
         let end = offset.checked_add(length)?;
-        let first = self.entries.partition_point(|entry| {
-            entry
-                .source_offset_bytes
-                .saturating_add(entry.destination.asize_bytes())
-                <= offset
-        });
         let mut at = offset;
         let mut pieces = Vec::new();
-        for entry in &self.entries[first..] {
+        for entry in &self.entries[self.first_behind(offset)..] {
             if at >= end {
                 break;
             }
@@ -250,6 +306,42 @@ mod tests {
             Some(vec![here((4096 << 10) + 512, 512), here(5120 << 10, 512)])
         );
         assert_eq!(map.places(512, 1024), None);
+    }
+
+    /// What is out of use is counted once for each entry, and never more than there is.
+    #[test]
+    fn what_is_out_of_use_is_counted_by_entry() {
+        // At 0, 1536 (behind a gap), 2560 and 4096.
+        let map = map(&[2, 2, 2, 1]);
+        let sources: Vec<u64> = map
+            .entries()
+            .iter()
+            .map(|at| at.source_offset_bytes)
+            .collect();
+        assert_eq!(sources, [0, 1536, 2560, 4096]);
+        let mut counts = [0; 4];
+        map.count_obsolete(&mut counts, 2048, 1024).expect("mapped");
+        map.count_obsolete(&mut counts, 0, 1024).expect("mapped");
+        assert_eq!(counts, [1024, 512, 512, 0]);
+        for (offset, length) in [
+            (0, 512),
+            (1024, 512),
+            (3072, 1024),
+            (4096, 1024),
+            (512, u64::MAX),
+        ] {
+            let counted = map.count_obsolete(&mut counts.clone(), offset, length);
+            assert!(counted.is_err(), "{offset} {length}");
+        }
+        let kept = map.entries()[1..].to_vec();
+        let condensed = map.condensed(kept).expect("in order");
+        assert_eq!(condensed.places(0, 512), None);
+        assert_eq!(condensed.places(2048, 1024), map.places(2048, 1024));
+        assert_eq!(
+            [0, 1535, 1536, 3583, 3584].map(|at| condensed.first_behind(at)),
+            [0, 0, 0, 1, 2]
+        );
+        assert_eq!(condensed.first_behind(1 << 30), 3);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct IoContext {
     /// A write of [`Priority::Sync`] is durable when it is done (intent log). It alone: what was
     /// written before still waits for a flush.
     pub durable: bool,
+    /// A read that is made to fail, as somebody asked for that ([`crate::inject`]).
+    pub strike: bool,
 }
 
 impl IoContext {
@@ -50,6 +52,7 @@ impl IoContext {
                 false => Priority::Sync,
             },
             repair: true,
+            strike: false,
             ..*self
         }
     }

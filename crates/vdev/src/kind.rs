@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use format::Guid;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::draid::Draid;
 use crate::expansion::Expansion;
@@ -108,8 +108,8 @@ pub struct DraidSpareVdev {
 /// A removed vdev whose blocks are on others.
 #[derive(Clone, Default)]
 pub struct IndirectVdev {
-    /// Where they are, once that is known.
-    pub(crate) map: Arc<OnceLock<IndirectMap>>,
+    /// Where they are, once that is known: another map takes the place of one that was condensed.
+    pub(crate) map: Arc<RwLock<Option<Arc<IndirectMap>>>>,
 }
 
 /// A kind that we do not know.
@@ -223,6 +223,12 @@ impl DraidSpareVdev {
     /// Says which transaction groups' writes it lacks; until it was rebuilt, that is most of them.
     pub fn set_missing(&self, missing: RangeSet) {
         *self.missing.lock() = missing;
+    }
+
+    /// Changes the transaction groups whose writes it lacks in one step: others may add some at any
+    /// time.
+    pub fn change_missing(&self, change: impl FnOnce(&mut RangeSet)) {
+        change(&mut self.missing.lock());
     }
 
     /// Whether it lacks writes of `txg`.

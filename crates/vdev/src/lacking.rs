@@ -8,13 +8,32 @@
 //! **A crash leaves** what the pool's state on disk says of it ([`Recorded`]):
 //! what was missed since, nobody would know any more ([`Vdev::forgets_missing`]).
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use format::{Guid, Txg};
 
 use super::kind::{LeafVdev, VdevKind};
 use super::node::Vdev;
+use crate::range_set::RangeSet;
 use crate::recorded::Recorded;
 
+/// Pair of a device or dRAID spare that was attached and has not everything yet, in the txg of its
+/// value.
+pub const RESILVER_TXG: &str = "resilver_txg";
+/// The same while it is rebuilt sequentially.
+pub const REBUILD_TXG: &str = "rebuild_txg";
+
 impl Vdev {
+    /// The txgs whose writes this device or dRAID spare lacks itself; nothing of other kinds.
+    pub fn own_missing(&self) -> RangeSet {
+        match &self.kind {
+            VdevKind::Leaf(vdev) => vdev.leaf.dirty_times().missing(),
+            VdevKind::DraidSpare(spare) => spare.missing(),
+            _ => RangeSet::new(),
+        }
+    }
+
     /// What a crash would leave of what this device or dRAID spare lacks; `None` of other kinds.
     pub fn recorded(&self) -> Option<&Recorded> {
         match &self.kind {
@@ -164,6 +183,55 @@ impl Vdev {
                 })
             }
             kind => any(kind.children()),
+        }
+    }
+}
+
+/// Whether a device or dRAID spare was attached to be rebuilt sequentially, and has not everything
+/// yet.
+pub fn is_rebuilding(vdev: &Vdev) -> bool {
+    vdev.config_u64(REBUILD_TXG).is_some_and(|txg| txg != 0)
+}
+
+/// The dRAID spares below a top-level vdev that have what was given to them, if the devices have of
+/// which `took_all` says so. A spare is on all children but the one that it stands in for; of a
+/// child that consists of several, one is enough.
+///
+/// Spares may be on each other. That does not go round in circles: in each row, what a column of a
+/// block is on is on another column ([`crate::Draid`]). So those are left which nothing speaks
+/// against.
+pub fn spares_that_took_all(
+    top: &Arc<Vdev>,
+    took_all: &dyn Fn(&Arc<Vdev>) -> bool,
+) -> BTreeSet<Guid> {
+    let spares = top.draid_spares();
+    let mut good: BTreeSet<Guid> = spares.iter().map(|spare| spare.guid).collect();
+    loop {
+        let has_taken = |spare: &Guid| {
+            let behind = top.children().iter();
+            let mut behind = behind.filter(|child| child.find(*spare).is_none());
+            behind.all(|child| has_taken_all(child, &good, took_all))
+        };
+        let left: BTreeSet<Guid> = good.iter().copied().filter(has_taken).collect();
+        if left.len() == good.len() {
+            return good;
+        }
+        good = left;
+    }
+}
+
+/// Whether a device has taken everything, or one of those that a vdev consists of.
+fn has_taken_all(
+    vdev: &Arc<Vdev>,
+    spares: &BTreeSet<Guid>,
+    took_all: &dyn Fn(&Arc<Vdev>) -> bool,
+) -> bool {
+    match &vdev.kind {
+        VdevKind::Leaf(_) => took_all(vdev),
+        VdevKind::DraidSpare(_) => spares.contains(&vdev.guid),
+        kind => {
+            let mut children = kind.children().iter();
+            children.any(|child| has_taken_all(child, spares, took_all))
         }
     }
 }

@@ -153,6 +153,9 @@ impl Leaf {
     pub(super) fn set_guid(&self, guid: Guid) {
         let former = self.guid.swap(guid.get(), Ordering::Relaxed);
         self.former_guid.store(former, Ordering::Relaxed);
+        if let Some(device) = self.watched() {
+            device.set_leaf(guid);
+        }
     }
 
     /// The guid that it had before it took over its parent's.
@@ -217,7 +220,8 @@ impl Leaf {
 
     /// Attaches the open device, or takes it away.
     pub(super) fn set_device(&self, device: Option<Arc<Watched>>) {
-        if device.is_some() {
+        if let Some(device) = &device {
+            device.set_leaf(self.guid());
             self.was_open.store(true, Ordering::Relaxed);
             self.given_up.store(false, Ordering::Relaxed);
             self.dirty_times.forget_failures();
@@ -384,6 +388,10 @@ impl Leaf {
             }
         };
         drop(in_flight);
+        let result = match context.strike {
+            true => result.and_then(|_| Err(struck(&*device, raw, length))),
+            false => result,
+        };
         match result {
             Ok(data) => {
                 Counters::add(&self.counters.read_ops, 1);
@@ -777,10 +785,15 @@ impl Leaf {
             return;
         };
         const PAD_BYTES: usize = 8 << 10;
+        let fault = device.probe_fault();
         let aligned = device.size_bytes() & !(format::LABEL_BYTES - 1);
         let mut broken = Some("it is too small for labels".to_owned());
         let all = 0..format::LABEL_COUNT;
         for raw in all.filter_map(|label| format::label_offset(aligned, label)) {
+            if let Some(fault) = &fault {
+                broken = Some(fault.to_string());
+                break;
+            }
             let may_write = || !device.is_read_only() && !self.common.halt.is_halted();
             let result = match device.read(raw, PAD_BYTES).await {
                 Ok(data) if may_write() => device.write(raw, data).await,
@@ -814,6 +827,18 @@ fn raw_offset(offset: u64) -> u64 {
     match offset >= BOOT_BYTES.wrapping_neg() {
         true => offset.wrapping_add(LABEL_START_BYTES),
         false => offset.saturating_add(LABEL_START_BYTES),
+    }
+}
+
+/// The error of a read that is made to fail ([`IoContext::strike`]).
+fn struck(device: &dyn Device, offset_bytes: u64, length: usize) -> DeviceError {
+    const EIO: i32 = 5;
+    DeviceError::Io {
+        path: device.path().to_owned(),
+        op: "read",
+        offset_bytes,
+        length_bytes: length as u64,
+        source: std::io::Error::from_raw_os_error(EIO),
     }
 }
 

@@ -20,6 +20,7 @@
 //! | `leaf`, `queue` | one device: state, counters, bounded and aggregated I/O |
 //! | `dirty_times` | [`DirtyTimes`]: the transaction groups whose writes a device lacks |
 //! | `io` | circumstances and failures of I/O, and the check of what was read |
+//! | `inject` | [`Injector`]: faults that somebody asked for |
 //! | `watch`, `patience`, `deadman` | devices that do not answer |
 //! | `meter` | latencies, sizes and queue depths of a leaf's I/O |
 //! | `label` | labels and uberblocks |
@@ -27,7 +28,8 @@
 //! | `config` | configurations to trees and back |
 //! | `sizes` | sizes of vdevs by the devices that they have |
 //! | `metaslab`, `top_spec` | how a top-level vdev is cut, and what the allocator has to know |
-//! | `rebuild`, `fence` | sequential rebuilds, kept apart from writes of log blocks |
+//! | `rebuild`, `rebuild_draid` | sequential rebuilds of mirrors, and of dRAID |
+//! | `fence` | keeps sequential rebuilds apart from writes of log blocks |
 //! | `common` | what the leaves of a tree share, [`Halt`] among it |
 //! | `state`, `report` | states, reasons, counters; what I/O reports |
 //! | `range_set` | [`RangeSet`]: sets of offsets or transaction groups |
@@ -62,6 +64,7 @@ mod geometry;
 #[cfg(test)]
 mod hung_tests;
 mod indirect_map;
+mod inject;
 mod io;
 mod kind;
 mod label;
@@ -83,6 +86,9 @@ mod raidz;
 mod range_gate;
 mod range_set;
 mod rebuild;
+mod rebuild_draid;
+#[cfg(test)]
+mod rebuild_draid_tests;
 #[cfg(test)]
 mod rebuild_tests;
 mod recorded;
@@ -120,6 +126,7 @@ pub use error::VdevError;
 pub use evacuation::Copied;
 pub use geometry::{Column, Columns, Geometry, metaslab_span};
 pub use indirect_map::IndirectMap;
+pub use inject::{FAULT_LANES_MAX, FaultError, FaultIo, FaultKind, Injected, Injector};
 pub use io::{IoContext, ReadFailure, Verify, WriteFailure};
 pub use kind::{
     DraidSpareVdev, DraidVdev, IndirectVdev, LeafType, LeafVdev, MirrorRole, MirrorVdev, OtherVdev,
@@ -129,13 +136,14 @@ pub use label::{
     HeartbeatTarget, Label, LabelSync, Labels, best_uberblock, clear_labels, leaf_label_config,
     read_labels, write_detached_labels,
 };
+pub use lacking::{REBUILD_TXG, RESILVER_TXG, is_rebuilding, spares_that_took_all};
 pub use leaf::Leaf;
 pub use metaslab::{METASLABS_MAX, metaslab_shift};
 pub use meter::{IO_CLASSES, IoStats, LATENCY_BUCKETS, SIZE_BUCKETS};
 pub use node::{Top, Vdev};
 pub use patience::{DeadmanLimits, Patience};
 pub use range_set::RangeSet;
-pub use rebuild::Rebuilt;
+pub use rebuild::{Rebuilt, copy_end};
 pub use recorded::Recorded;
 pub use repairs::{RepairEpoch, RepairsHeld};
 pub use report::{DeviceIo, ErrorReport, ErrorSink, IgnoreErrors, Operation, Priority, ScanRead};
@@ -143,7 +151,7 @@ pub use sizes::{ASHIFT_MAX, ASHIFT_MIN};
 pub use state::{CounterValues, Counters, VdevAux, VdevState};
 pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use top_spec::{AllocClass, AllocUnits, TopSpec};
-pub use topology::{Detached, Remapped, Replaced, Topology, TopologyError};
+pub use topology::{Detached, Remapped, Replaced, Topology, TopologyError, mapping_of};
 pub use tree::opening::OpenOptions;
-pub use tree::{VdevTree, scan_share, set_scan_share};
+pub use tree::{VdevTree, injector, scan_share, set_scan_share};
 pub use trim::{TRIM_EXTENT_BYTES_MAX, TRIM_EXTENT_BYTES_MIN};

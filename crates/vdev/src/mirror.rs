@@ -15,6 +15,10 @@
 //! RAID-Z, and blocks without a checksum) such a child does not answer for one that has the block
 //! and failed, as errors may pass, and nothing is repaired with what it says.
 //!
+//! A distributed spare of dRAID is asked before the device that it stands in for. That one may be
+//! back, and told to lack nothing, and yet not have what another spare got on it meanwhile: we note
+//! that down (`owe_the_same` of crate `scan`), others may not have.
+//!
 //! **Writes** go to every child that can be written and are good when one is; the others miss the
 //! transaction group from then on.
 
@@ -76,6 +80,7 @@ impl MirrorVdev {
             let child = &self.children[*index];
             (
                 child.is_missing(offset, birth),
+                child.kind.draid_spare().is_none(),
                 child.reads_in_flight() / crowd,
                 (index + count - preferred) % count,
             )

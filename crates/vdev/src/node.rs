@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 
 use crate::expansion::Expansion;
 use crate::geometry::Geometry;
-use crate::indirect_map::IndirectMap;
 use crate::io::{IoContext, LeafError, ReadFailure, Unverified, Verify, WriteFailure};
 use crate::kind::{DraidVdev, VdevKind};
 use crate::leaf::Leaf;
@@ -285,7 +284,7 @@ impl Vdev {
     }
 
     /// All dRAID spares that stand in for a device here.
-    pub(super) fn draid_spares(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
+    pub fn draid_spares(self: &Arc<Self>) -> Vec<Arc<Vdev>> {
         if matches!(self.kind, VdevKind::DraidSpare(_)) {
             return vec![self.clone()];
         }
@@ -295,24 +294,13 @@ impl Vdev {
             .collect()
     }
 
-    /// The leaves that may have what is on a distributed spare below this top-level vdev: all but
-    /// those that it stands in for.
-    pub fn leaves_behind(self: &Arc<Self>, spare: &Vdev) -> Vec<Arc<Vdev>> {
-        let stands_in = |child: &&Arc<Vdev>| {
-            let spares = child.draid_spares();
-            spares.iter().any(|own| own.guid == spare.guid)
-        };
-        let children = self.children().iter();
-        children
-            .filter(|child| !stands_in(child))
-            .flat_map(Vdev::leaves)
-            .collect()
-    }
-
     /// Bytes of memory that the mapping of a removed vdev takes; `None` for others.
     pub fn indirect_bytes(&self) -> Option<u64> {
         match &self.kind {
-            VdevKind::Indirect(indirect) => indirect.map.get().map(IndirectMap::memory_bytes),
+            VdevKind::Indirect(indirect) => {
+                let map = indirect.map.read();
+                map.as_ref().map(|map| map.memory_bytes())
+            }
             _ => None,
         }
     }
@@ -475,8 +463,8 @@ impl Vdev {
             VdevKind::DraidSpare(spare) => {
                 let child = spare.child(offset).ok_or_else(|| not_readable(self))?;
                 // Another spare may stand in for that one in turn, but no two for each other:
-                // those of one vdev differ (see `VdevTree::open`), so each stands on a column of
-                // its own.
+                // those of one vdev differ (see `link_spares`), so each stands on a column of its
+                // own.
                 let data = child.read_part(offset, length, context).await?;
                 if verify.verify(&data).await {
                     return Ok(data);
@@ -542,15 +530,20 @@ impl Vdev {
             }
             VdevKind::Mirror(mirror) => mirror.write(self, offset, data, context).await,
             VdevKind::DraidSpare(spare) => {
-                let written = match spare.child(offset) {
+                let child = spare.child(offset);
+                let written = match &child {
                     Some(child) => child.write_part(offset, data, context).await,
                     None => Err(WriteFailure::new(format!(
                         "{}: it is not there",
                         self.display_name()
                     ))),
                 };
+                // A device that is away lacks this itself, and where it is asked the spare is not
+                // (`vdev_draid_spare_child_done`, module/zfs/vdev_draid.c). If the spare lacked it
+                // as well, a second failure would count as two.
+                let is_away = child.is_some_and(|child| !child.is_writeable(offset));
                 let lacks = written.as_ref().is_err_and(|failure| !failure.halted);
-                if lacks && !context.birth.is_zero() {
+                if lacks && !is_away && !context.birth.is_zero() {
                     spare.missing.lock().add(context.birth.get(), 1);
                 }
                 written

@@ -1,5 +1,6 @@
 //! What a sequential rebuild does with a range of a mirror: copies it, whatever is in it, from a
-//! device that has everything to those that lack something.
+//! device that has everything to those that lack something. What it does with a range of a dRAID
+//! vdev is in module `rebuild_draid`.
 //!
 //! There are no checksums to tell what is right, so that only a device that lacks nothing at all is
 //! read, and only devices that lack something are written. What is read wrong is found by the scrub
@@ -25,6 +26,7 @@ use crate::io::{IoContext, WriteFailure};
 use crate::kind::VdevKind;
 use crate::leaf::Leaf;
 use crate::node::Vdev;
+use crate::rebuild_draid;
 use crate::report::{Priority, ScanRead};
 use crate::tree::VdevTree;
 
@@ -36,12 +38,12 @@ const CROWD: usize = 24;
 pub enum Rebuilt {
     /// No device that can be written lacks anything: there was nothing to do.
     Skipped,
-    /// It was read, and written to this many devices. Those that did not take it lack `txg` now.
+    /// It was read, and written to devices. Those that did not take it lack `txg` now.
     Copied {
-        /// How many took it.
-        devices: u64,
+        /// What devices took, in all.
+        bytes: u64,
     },
-    /// No device gave it that lacks nothing.
+    /// Too few devices gave it that lack nothing, or they contradict each other.
     Unread,
     /// The pool was suspended meanwhile: it may not be on the devices, and is to be copied again.
     Halted,
@@ -49,11 +51,11 @@ pub enum Rebuilt {
 
 impl Vdev {
     /// Whether the devices of this top-level vdev, or of one that it becomes, can be rebuilt
-    /// sequentially: all of them hold the same. Where that is RAID-Z, a range does not tell where
-    /// its blocks begin.
+    /// sequentially: all of them hold the same, or each stripe is whole. On RAID-Z a range does not
+    /// tell where its blocks begin.
     pub fn can_rebuild(&self) -> bool {
         match &self.kind {
-            VdevKind::Leaf(_) => true,
+            VdevKind::Leaf(_) | VdevKind::Draid(_) => true,
             VdevKind::Mirror(mirror) => mirror.children.iter().all(|child| child.can_rebuild()),
             _ => false,
         }
@@ -62,10 +64,14 @@ impl Vdev {
     /// The transaction groups that devices of this top-level vdev lack which can be written: before
     /// the first and after the last one (`vdev_resilver_needed`, module/zfs/vdev.c).
     pub fn rebuild_txgs(self: &Arc<Self>) -> Option<(Txg, Txg)> {
-        let missing: Vec<_> = to_rebuild(self)
+        let devices = match &self.kind {
+            VdevKind::Draid(_) => rebuild_draid::rebuilding(self),
+            _ => to_rebuild(self),
+        };
+        let missing: Vec<_> = devices
             .iter()
             .filter_map(|vdev| {
-                let missing = vdev.leaf()?.dirty_times().missing();
+                let missing = vdev.own_missing();
                 let (first, last) = (missing.ranges().next()?, missing.ranges().next_back()?);
                 Some((first.start, last.end))
             })
@@ -76,7 +82,16 @@ impl Vdev {
     }
 }
 
-/// The devices of a top-level vdev that lack something and can be written.
+/// Where a copy on a top-level vdev ends that begins at `start`, of an allocated range that ends at
+/// `end`: each device gives or takes no more than about `bytes` of it.
+pub fn copy_end(top: &Vdev, start: u64, end: u64, bytes: u64) -> u64 {
+    match &top.kind {
+        VdevKind::Draid(draid) => draid.layout.copy_end(top.ashift(), start, end, bytes),
+        _ => end.min(start.saturating_add(bytes)),
+    }
+}
+
+/// The devices of a mirror that lack something and can be written.
 fn to_rebuild(top: &Arc<Vdev>) -> Vec<Arc<Vdev>> {
     let lacks = |leaf: &Arc<Leaf>| leaf.is_writeable() && !leaf.dirty_times().missing().is_empty();
     let mut leaves = top.leaves();
@@ -100,7 +115,9 @@ async fn copy(top: &Arc<Vdev>, offset: u64, length: usize, txg: Txg) -> Rebuilt 
     });
     let written = join_all(writes).await;
     let devices = written.iter().filter(|written| written.is_ok()).count() as u64;
-    Rebuilt::Copied { devices }
+    Rebuilt::Copied {
+        bytes: devices * length as u64,
+    }
 }
 
 /// Reads from a device that lacks nothing: areas of 2 MiB by turns, as long as none falls far
@@ -130,7 +147,7 @@ async fn read_whole(top: &Arc<Vdev>, offset: u64, length: usize, txg: Txg) -> Op
 
 /// A rebuild's I/O. A write that fails leaves the device without `txg`, which is later than all it
 /// is to get: so it keeps lacking everything.
-fn context(txg: Txg) -> IoContext {
+pub(crate) fn context(txg: Txg) -> IoContext {
     IoContext {
         priority: Priority::Scrub,
         scan: ScanRead::Resilver,
@@ -140,9 +157,9 @@ fn context(txg: Txg) -> IoContext {
 }
 
 impl VdevTree {
-    /// Copies a range of a mirror, in whole sectors, to the devices that lack something, in syncing
-    /// context of `txg`. All of the range was allocated before that txg, and is not allocated
-    /// again before it is on disk.
+    /// Copies a range of a mirror, in whole sectors, or one of a dRAID vdev that [`copy_end`]
+    /// tells, to the devices that lack something, in syncing context of `txg`. All of the range was
+    /// allocated before that txg, and is not allocated again before it is on disk.
     ///
     /// # Errors
     /// [`VdevError::NoSuchVdev`], [`VdevError::UnsupportedVdev`], [`VdevError::VdevUnavailable`],
@@ -154,14 +171,22 @@ impl VdevTree {
         length: u64,
         txg: Txg,
     ) -> Result<Rebuilt, VdevError> {
-        let top = self.topology.check_range(id, offset, length)?;
+        let top = self.topology.usable_top(id)?;
+        let data_bytes = match top.kind() {
+            VdevKind::Draid(draid) => draid.layout.data_bytes(length),
+            _ => length,
+        };
+        self.topology.check_range(id, offset, data_bytes)?;
         if !top.can_rebuild() {
             return Ok(Rebuilt::Unread);
         }
         let range = offset..offset + length;
-        let _fence = self.common.fence.enter(Side::Copy, id, range).await;
+        let _fence = self.common.fence.enter(Side::Copy, id, range.clone()).await;
         let mark = self.common.halt.mark();
-        let rebuilt = copy(&top, offset, length as usize, txg).await;
+        let rebuilt = match top.kind() {
+            VdevKind::Draid(draid) => rebuild_draid::copy(&top, draid, range, &context(txg)).await,
+            _ => copy(&top, offset, length as usize, txg).await,
+        };
         match self.common.halt.is_unchanged(mark) {
             true => Ok(rebuilt),
             false => Ok(Rebuilt::Halted),
@@ -179,7 +204,11 @@ impl VdevTree {
         data: Bytes,
         context: &IoContext,
     ) -> Result<(), WriteFailure> {
-        let range = offset..offset.saturating_add(data.len() as u64);
+        // With its parity, which is behind it in the address space.
+        let length = data.len() as u64;
+        let geometry = self.top(id).and_then(|top| top.geometry());
+        let length = geometry.map_or(length, |geometry| geometry.asize(length));
+        let range = offset..offset.saturating_add(length);
         let _fence = self.common.fence.enter(Side::Write, id, range).await;
         self.write_block(id, offset, data, context).await
     }

@@ -45,6 +45,13 @@ fn on(test: &TestTree, at: usize, offset: u64) -> Vec<u8> {
     disk.peek(LABEL_START_BYTES + offset, BLOCK)
 }
 
+/// So many devices took it.
+fn copied(devices: u64) -> Rebuilt {
+    Rebuilt::Copied {
+        bytes: devices * BLOCK as u64,
+    }
+}
+
 async fn rebuild(test: &TestTree) -> Rebuilt {
     let rebuilt = test.tree.rebuild(TOP, 0, BLOCK as u64, TXG).await;
     rebuilt.expect("within the vdev")
@@ -61,7 +68,7 @@ fn only_devices_that_lack_nothing_are_read_and_only_others_written() {
         }
         // It came back, and has old data.
         lack(&test, 1, 20..22);
-        assert_eq!(rebuild(&test).await, Rebuilt::Copied { devices: 2 });
+        assert_eq!(rebuild(&test).await, copied(2));
         for at in 0..3 {
             assert!(on(&test, at, 0) == new, "{at}");
         }
@@ -87,11 +94,11 @@ fn a_device_that_does_not_take_a_copy_lacks_the_txg() {
                 .within(at)
                 .times(2),
         );
-        assert_eq!(rebuild(&test).await, Rebuilt::Copied { devices: 0 });
+        assert_eq!(rebuild(&test).await, copied(0));
         let leaves = test.tree.leaves();
         let missing = leaves[2].leaf().expect("a leaf").dirty_times().missing();
         assert!(missing.contains(TXG.get(), 1), "{missing:?}");
-        assert_eq!(rebuild(&test).await, Rebuilt::Copied { devices: 1 });
+        assert_eq!(rebuild(&test).await, copied(1));
         assert!(on(&test, 2, 0) == on(&test, 0, 0));
     });
 }
@@ -133,7 +140,7 @@ fn a_copy_does_not_take_back_a_logs_write() {
                 assert!(begun.elapsed() < Duration::from_millis(15));
             };
             let (rebuilt, (), ()) = tokio::join!(copy, write, elsewhere);
-            assert_eq!(rebuilt, Rebuilt::Copied { devices: 1 });
+            assert_eq!(rebuilt, copied(1));
             for at in 0..3 {
                 assert!(on(&test, at, 0) == data, "{copy_ms} {write_ms}: disk{at}");
             }

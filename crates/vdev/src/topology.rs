@@ -26,7 +26,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub use self::change::{Detached, Replaced};
 pub use self::error::TopologyError;
-pub use self::indirect::Remapped;
+pub use self::indirect::{Remapped, mapping_of};
 use self::shape::parent_in;
 pub(crate) use self::shape::{link_spares, widened};
 use crate::error::{VdevError, bad};

@@ -23,6 +23,7 @@ use crate::deadman;
 use crate::error::{VdevError, bad};
 use crate::evacuation;
 use crate::indirect_map::IndirectMap;
+use crate::inject::Injector;
 use crate::io::{IoContext, LeafError, ReadFailure, Verify, WriteFailure};
 use crate::patience::Patience;
 use crate::repairs::{RepairEpoch, RepairsHeld};
@@ -67,6 +68,11 @@ pub fn scan_share(tree: &VdevTree) -> Option<u8> {
     (percent != 0).then_some(percent)
 }
 
+/// What devices and blocks of the tree are made to do wrong.
+pub fn injector(tree: &VdevTree) -> &Arc<Injector> {
+    &tree.common.faults
+}
+
 impl VdevTree {
     /// Builds the tree of `config` (type root, as in the MOS's configuration) and opens its
     /// devices. Devices that cannot be opened, or are others than they should be, are left out:
@@ -83,7 +89,7 @@ impl VdevTree {
         if config.require_string("type")? != "root" {
             return Err(bad("the vdev tree does not start with a root"));
         }
-        let common = Arc::new(Common::default());
+        let common = Arc::new(Common::new(world.clock.clone()));
         let subject = deadman::Subject::default();
         let looking =
             deadman::look_each_second(world.clone(), Arc::downgrade(&common), subject.clone());
@@ -235,6 +241,20 @@ impl VdevTree {
         Ok(added)
     }
 
+    /// A vdev by its configuration, as the next top-level vdev: no part of the tree, and nothing of
+    /// it is opened.
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`], [`VdevError::Format`].
+    pub(crate) fn build(&self, config: &NvList) -> Result<Arc<Vdev>, VdevError> {
+        let mut builder = Builder {
+            world: &self.world,
+            common: &self.common,
+            count: 0,
+        };
+        builder.vdev(config, self.top_count(), 1)
+    }
+
     /// Makes prepared vdevs a part of the tree: in syncing context, in a txg that writes the
     /// configuration, since the uberblock tells of every vdev from then on.
     ///
@@ -312,7 +332,7 @@ impl VdevTree {
         let indirect = builder.vdev(&config, id.get() as usize, 1)?;
         // Before anybody can see it: nothing can be read from one without a map.
         if let VdevKind::Indirect(own) = indirect.kind() {
-            let _ = own.map.set(map);
+            *own.map.write() = Some(Arc::new(map));
         }
         self.topology.put(&indirect).ok_or_else(missing)
     }

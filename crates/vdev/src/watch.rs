@@ -13,18 +13,24 @@
 //!
 //! Discards may take a device minutes. They wait like others, but do not age.
 //!
+//! Faults that were asked for ([`crate::inject`]) come here, between the watch and the device: one
+//! that takes time keeps an operation waiting like a device that does.
+//!
 //! Lock: `state`, for a few instructions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use device::{BoxFuture, Device, DeviceError};
-use format::Bookmark;
+use format::{
+    Bookmark, Guid, LABEL_BYTES, LABEL_COUNT, LABEL_END_BYTES, LABEL_START_BYTES, label_offset,
+};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::inject::{After, Asked, Before, FaultIo, Injector};
 use crate::report::{DeviceIo, Operation, Priority};
 
 /// An operation that waits for its answer.
@@ -70,6 +76,10 @@ pub(super) struct Watched {
     on_given_up: Notify,
     lags: AtomicBool,
     on_lag: Notify,
+    /// What it is made to do wrong.
+    faults: Option<Arc<Injector>>,
+    /// The guid of the leaf that has it; zero before.
+    leaf: AtomicU64,
 }
 
 /// What is asked of a device, from which byte on and for how many bytes. `None` is a discard.
@@ -107,6 +117,11 @@ impl Drop for Watching<'_> {
 
 impl Watched {
     pub(super) fn new(device: Arc<dyn Device>) -> Arc<Self> {
+        Self::with_faults(device, None)
+    }
+
+    /// The device of a leaf, which does wrong what somebody asks for.
+    pub(super) fn with_faults(device: Arc<dyn Device>, faults: Option<Arc<Injector>>) -> Arc<Self> {
         Arc::new(Watched {
             device,
             state: Mutex::default(),
@@ -114,7 +129,90 @@ impl Watched {
             on_given_up: Notify::new(),
             lags: AtomicBool::new(false),
             on_lag: Notify::new(),
+            faults,
+            leaf: AtomicU64::new(0),
         })
+    }
+
+    /// Says whose device it is.
+    pub(super) fn set_leaf(&self, leaf: Guid) {
+        self.leaf.store(leaf.get(), Ordering::Relaxed);
+    }
+
+    /// The error of a probe that is made to fail, if it is.
+    pub(super) fn probe_fault(&self) -> Option<DeviceError> {
+        // Where OpenZFS probes: the second padding of a label (`vdev_probe`, module/zfs/vdev.c).
+        const PAD2: u64 = 8 << 10;
+        let faults = self.faults()?;
+        let fails = faults.after(&self.asked(FaultIo::Probe, PAD2)) == After::Fail;
+        fails.then(|| self.injected(FaultIo::Probe, PAD2, PAD2))
+    }
+
+    /// What the device is made to do wrong, if anything is.
+    fn faults(&self) -> Option<&Injector> {
+        self.faults.as_deref().filter(|faults| faults.is_on())
+    }
+
+    fn asked(&self, io: FaultIo, offset: u64) -> Asked {
+        let size = self.device.size_bytes() & !(LABEL_BYTES - 1);
+        let mut labels = (0..LABEL_COUNT).filter_map(|label| label_offset(size, label));
+        Asked {
+            leaf: Guid::new(self.leaf.load(Ordering::Relaxed)),
+            io,
+            in_labels: offset < LABEL_START_BYTES || offset >= size.saturating_sub(LABEL_END_BYTES),
+            label_offset: labels.find_map(|start| {
+                let within = offset.checked_sub(start);
+                within.filter(|within| *within < LABEL_BYTES)
+            }),
+        }
+    }
+
+    fn injected(&self, io: FaultIo, offset_bytes: u64, length_bytes: u64) -> DeviceError {
+        const EIO: i32 = 5;
+        DeviceError::Io {
+            path: self.device.path().to_owned(),
+            op: match io {
+                FaultIo::Write => "write",
+                FaultIo::Flush => "flush",
+                FaultIo::Trim => "discard",
+                FaultIo::Probe => "probe",
+                _ => "read",
+            },
+            offset_bytes,
+            length_bytes,
+            source: std::io::Error::from_raw_os_error(EIO),
+        }
+    }
+
+    /// Does an operation as it was asked for that it goes wrong. `lost` is what one gives that is
+    /// not done, `spoil` flips a bit of what was read.
+    async fn inject<'a, T: Send>(
+        &'a self,
+        faults: &'a Injector,
+        (io, offset, length): (FaultIo, u64, u64),
+        lost: impl FnOnce() -> T + Send,
+        spoil: fn(T, u64) -> T,
+        work: impl FnOnce() -> BoxFuture<'a, Result<T, DeviceError>> + Send,
+    ) -> Result<T, DeviceError> {
+        let asked = self.asked(io, offset);
+        let until_ns = faults.delayed_until_ns(&asked);
+        let failed = || Err(self.injected(io, offset, length));
+        let result = match faults.before(&asked) {
+            Before::Lose => Ok(lost()),
+            Before::Refuse => failed(),
+            Before::Go => match work().await {
+                Ok(done) => match faults.after(&asked) {
+                    After::Leave => Ok(done),
+                    After::Fail => failed(),
+                    After::Spoil(bit) => Ok(spoil(done, bit)),
+                },
+                Err(error) => Err(error),
+            },
+        };
+        if let Some(until_ns) = until_ns {
+            faults.wait_until(until_ns).await;
+        }
+        result
     }
 
     /// Looks once: see the module's head. `lag` and `overdue` are numbers of looks.
@@ -239,6 +337,21 @@ impl Watched {
     }
 }
 
+/// What was read, with one bit flipped: in a copy, as others may have it too.
+fn with_bit_flipped(data: Bytes, drawn: u64) -> Bytes {
+    let bits = data.len() as u64 * 8;
+    if bits == 0 {
+        return data;
+    }
+    let mut spoilt = data.to_vec();
+    let bit = drawn % bits;
+    spoilt[(bit / 8) as usize] ^= 1 << (bit % 8);
+    Bytes::from(spoilt)
+}
+
+/// Nothing was read.
+fn as_it_is((): (), _: u64) {}
+
 impl Device for Watched {
     fn path(&self) -> &str {
         self.device.path()
@@ -270,12 +383,26 @@ impl Device for Watched {
         length_bytes: usize,
     ) -> BoxFuture<'_, Result<Bytes, DeviceError>> {
         let what = (Some(Operation::Read), offset_bytes, length_bytes as u64);
+        if let Some(faults) = self.faults() {
+            let place = (FaultIo::Read, offset_bytes, length_bytes as u64);
+            let lost = move || Bytes::from(vec![0; length_bytes]);
+            let work = move || self.device.read(offset_bytes, length_bytes);
+            let work = self.inject(faults, place, lost, with_bit_flipped, work);
+            return Box::pin(self.watch(what, work));
+        }
         let work = self.device.read(offset_bytes, length_bytes);
         Box::pin(self.watch(what, work))
     }
 
     fn write(&self, offset_bytes: u64, data: Bytes) -> BoxFuture<'_, Result<(), DeviceError>> {
-        let what = (Some(Operation::Write), offset_bytes, data.len() as u64);
+        let length = data.len() as u64;
+        let what = (Some(Operation::Write), offset_bytes, length);
+        if let Some(faults) = self.faults() {
+            let place = (FaultIo::Write, offset_bytes, length);
+            let work = move || self.device.write(offset_bytes, data);
+            let work = self.inject(faults, place, || (), as_it_is, work);
+            return Box::pin(self.watch(what, work));
+        }
         let work = self.device.write(offset_bytes, data);
         Box::pin(self.watch(what, work))
     }
@@ -287,6 +414,12 @@ impl Device for Watched {
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
         let length: usize = parts.iter().map(Bytes::len).sum();
         let what = (Some(Operation::Write), offset_bytes, length as u64);
+        if let Some(faults) = self.faults() {
+            let place = (FaultIo::Write, offset_bytes, length as u64);
+            let work = move || self.device.write_vectored(offset_bytes, parts);
+            let work = self.inject(faults, place, || (), as_it_is, work);
+            return Box::pin(self.watch(what, work));
+        }
         let work = self.device.write_vectored(offset_bytes, parts);
         Box::pin(self.watch(what, work))
     }
@@ -297,6 +430,12 @@ impl Device for Watched {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), DeviceError>> {
         let what = (Some(Operation::Flush), 0, 0);
+        if let Some(faults) = self.faults() {
+            let place = (FaultIo::Flush, 0, 0);
+            let work = move || self.device.flush();
+            let work = self.inject(faults, place, || (), as_it_is, work);
+            return Box::pin(self.watch(what, work));
+        }
         Box::pin(self.watch(what, self.device.flush()))
     }
 
@@ -305,7 +444,23 @@ impl Device for Watched {
         offset_bytes: u64,
         data: Bytes,
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
-        let what = (Some(Operation::Write), offset_bytes, data.len() as u64);
+        let length = data.len() as u64;
+        let what = (Some(Operation::Write), offset_bytes, length);
+        if let Some(faults) = self.faults() {
+            let place = (FaultIo::Write, offset_bytes, length);
+            let work = move || self.device.write_durable(offset_bytes, data);
+            let flushed = || {
+                let done = std::future::ready(Ok(()));
+                Box::pin(done) as BoxFuture<'_, Result<(), DeviceError>>
+            };
+            // A write and a flush.
+            let work = async move {
+                self.inject(faults, place, || (), as_it_is, work).await?;
+                let place = (FaultIo::Flush, 0, 0);
+                self.inject(faults, place, || (), as_it_is, flushed).await
+            };
+            return Box::pin(self.watch(what, work));
+        }
         let work = self.device.write_durable(offset_bytes, data);
         Box::pin(self.watch(what, work))
     }
@@ -320,6 +475,12 @@ impl Device for Watched {
         length_bytes: u64,
     ) -> BoxFuture<'_, Result<(), DeviceError>> {
         let what = (None, offset_bytes, length_bytes);
+        if let Some(faults) = self.faults() {
+            let place = (FaultIo::Trim, offset_bytes, length_bytes);
+            let work = move || self.device.discard(offset_bytes, length_bytes);
+            let work = self.inject(faults, place, || (), as_it_is, work);
+            return Box::pin(self.watch(what, work));
+        }
         let work = self.device.discard(offset_bytes, length_bytes);
         Box::pin(self.watch(what, work))
     }
@@ -421,6 +582,78 @@ mod tests {
         let _ = discarding.await;
         assert_eq!((look().looks, look().overdue), (0, 0));
         watched.read(0, 512).await.unwrap();
+    }
+
+    /// Goal: faults change what is answered, and never what is on the disk but where a write is to
+    /// be lost. Method: a disk with each fault, looked into behind the watch.
+    #[tokio::test(start_paused = true)]
+    async fn faults_spoil_answers_and_not_the_disk() {
+        use crate::inject::{FaultError, FaultKind};
+
+        const AT: u64 = 5 << 20;
+        let sim = SimWorld::new(3);
+        let disk = sim.add_disk("d", 16 << 20);
+        let world = sim.world();
+        let opened = world.opener.open("d", false).await.unwrap();
+        let faults = Injector::new(world.clock.clone());
+        let watched = Watched::with_faults(opened, Some(faults.clone()));
+        let leaf = Guid::new(5);
+        watched.set_leaf(leaf);
+        watched.write(AT, vec![1; 4096].into()).await.unwrap();
+        let fault = |error, io| FaultKind::Device { leaf, error, io };
+
+        faults.add(1, fault(FaultError::Corrupt, FaultIo::Read), None);
+        let read = watched.read(AT, 4096).await.unwrap();
+        let wrong = read.iter().filter(|byte| **byte != 1).count();
+        assert_eq!(wrong, 1);
+        faults.cancel(1);
+        assert_eq!(watched.read(AT, 4096).await.unwrap(), vec![1; 4096]);
+
+        faults.add(2, fault(FaultError::Io, FaultIo::All), None);
+        assert!(watched.read(AT, 4096).await.is_err());
+        assert!(watched.write(AT, vec![2; 4096].into()).await.is_err());
+        assert_eq!(disk.peek(AT, 1)[0], 2, "it is done and fails");
+        assert!(watched.flush().await.is_err());
+        assert!(
+            watched
+                .write_durable(AT, vec![2; 512].into())
+                .await
+                .is_err()
+        );
+        // Labels are left alone.
+        watched.write(0, vec![3; 512].into()).await.unwrap();
+        assert!(watched.probe_fault().is_none());
+        faults.cancel(2);
+
+        faults.add(3, fault(FaultError::Noop, FaultIo::Write), None);
+        watched.write(AT, vec![4; 512].into()).await.unwrap();
+        watched
+            .write_durable(AT, vec![4; 512].into())
+            .await
+            .unwrap();
+        assert_eq!(disk.peek(AT, 1)[0], 2, "it is lost");
+        faults.cancel(3);
+
+        faults.add(4, fault(FaultError::IoPrefail, FaultIo::Write), None);
+        assert!(watched.write(AT, vec![5; 512].into()).await.is_err());
+        assert_eq!(disk.peek(AT, 1)[0], 2);
+        faults.cancel(4);
+
+        faults.add(5, fault(FaultError::Nxio, FaultIo::Probe), None);
+        assert!(watched.probe_fault().is_some());
+        watched.write(AT, vec![6; 512].into()).await.unwrap();
+        faults.cancel(5);
+
+        let delay = FaultKind::Delay {
+            leaf,
+            delay_ns: 3_000_000_000,
+            lanes: 1,
+            io: FaultIo::Read,
+        };
+        faults.add(6, delay, None);
+        let begun_ns = world.clock.monotonic_ns();
+        watched.read(AT, 512).await.unwrap();
+        assert!(world.clock.monotonic_ns() - begun_ns >= 3_000_000_000);
     }
 
     /// A device of which nobody can tell what became of it.

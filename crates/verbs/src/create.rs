@@ -13,6 +13,7 @@ use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::zpool::typed;
 use service::error::from_dataset;
+use service::opened::{self, place_of_new};
 use service::pools::OpenPool;
 use service::reports;
 use serving::Serving;
@@ -119,26 +120,16 @@ pub fn zfs_create<'a>(
     Box::pin(async move {
         let typed = by_full_names(typed(&call.properties));
         call.properties = typed.iter().cloned().collect();
-        let open = serving.pools.of_dataset(&call.name)?;
-        let _admin = open.admin.lock().await;
         let doing = match call.dry_run {
             true => format!("cannot verify '{}'", call.name),
             false => format!("cannot create '{}'", call.name),
         };
+        opened::check_new_name(&doing, &call.name)?;
+        let open = place_of_new(&serving.pools, &doing, &call.name, call.parents).await?;
+        let _admin = open.admin.lock().await;
         let failed = |error: DatasetError| from_dataset(&doing, &error);
         let dsl = open.pool.dsl();
         check_shares(serving, &typed)?;
-        if !call.parents
-            && let (Some(parent), _) = dataset::name::split_parent(&call.name)
-            && matches!(
-                dsl.directories().lookup(parent).await,
-                Err(DatasetError::NotFound { .. })
-            )
-        {
-            let message =
-                format!("{doing}: parent does not exist; use '-p' to create missing parents");
-            return Err(Failure::new(FailureKind::NotFound, message));
-        }
         let (quotas, properties) = OwnedQuota::split(&doing, &typed)?;
         if !quotas.is_empty() && call.volume_size_bytes.is_some() {
             let message = format!("{doing}: only filesystems have quotas of users and groups");
@@ -277,11 +268,11 @@ fn plan_volume(
         Some(text) => dataset::props::parse_size(&text)
             .ok()
             .filter(|size| size.is_power_of_two() && (512..=16 << 20).contains(size))
-            .ok_or_else(|| invalid("'volblocksize' must be a power of 2 from 512B to 16M"))?,
+            .ok_or_else(|| invalid("'volblocksize' must be power of 2 from 512B to 16M"))?,
         None => VOLUME_BLOCK_BYTES,
     };
     if size_bytes == 0 {
-        return Err(invalid("'volsize' cannot be zero"));
+        return Err(invalid("volume size cannot be zero"));
     }
     let size_bytes = size_bytes
         .checked_next_multiple_of(block_bytes)

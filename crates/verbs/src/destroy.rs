@@ -3,7 +3,7 @@
 use device::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 
-use access::Exclusive;
+use access::{AccessError, Exclusive};
 use api::{
     Dependence, EventKind, Failure, FailureKind, Progress, Refusal, Unit, ZfsDestroy,
     ZfsDestroyReply,
@@ -58,7 +58,10 @@ async fn destroy_bookmark(open: &OpenPool, call: &ZfsDestroy) -> Result<ZfsDestr
     }
     let head = name.split('#').next().unwrap_or(name);
     let dsl = open.pool.dsl();
-    let known = dsl.bookmarks().list(head).await.map_err(failed)?;
+    let known = match dsl.bookmarks().list(head).await {
+        Err(DatasetError::NotFound { .. }) => Vec::new(),
+        known => known.map_err(failed)?,
+    };
     if !known.iter().any(|bookmark| bookmark.name == *name) {
         let message = format!("bookmark '{name}' does not exist.");
         return Err(Failure::new(FailureKind::NotFound, message));
@@ -89,7 +92,7 @@ async fn destroy_snapshots(
         .directories()
         .list(head, &everything(depth))
         .await
-        .map_err(failed)?;
+        .map_err(|error| from_dataset(&format!("cannot open '{head}'"), &error))?;
     let mut names = Vec::new();
     for word in words.split(',') {
         let mut heads: Vec<&str> = listed
@@ -115,7 +118,7 @@ async fn destroy_snapshots(
     // Some of the words may name none.
     if names.is_empty() {
         let message = format!(
-            "could not find any snapshots to destroy; check snapshot names: '{}' does not exist",
+            "could not find any snapshots to destroy; check snapshot names.\n'{}' does not exist",
             call.target
         );
         return Err(Failure::new(FailureKind::NotFound, message));
@@ -130,7 +133,9 @@ async fn destroy_snapshots(
         .collect();
     if !call.defer {
         add_clones(open, call, &mut doomed).await?;
-        check_holds(&doing, &doomed)?;
+        if let Err(failure) = check_holds(&doing, &doomed) {
+            return Err(told_of_each(open, &names, false, failure).await);
+        }
     }
     // All that is not a snapshot is a clone, or below one.
     let heads = doomed
@@ -158,12 +163,11 @@ async fn destroy_snapshots(
             true => None,
             false => Some(alone(open, &rest, mode(call.force)).await?),
         };
-        open.pool
-            .dsl()
-            .destroyer()
-            .destroy_snapshots(&rest, call.defer)
-            .await
-            .map_err(failed)?;
+        let destroyer = open.pool.dsl().destroyer();
+        if let Err(error) = destroyer.destroy_snapshots(&rest, call.defer).await {
+            let failure = failed(error);
+            return Err(told_of_each(open, &rest, call.defer, failure).await);
+        }
         serving.events.tell(EventKind::DatasetsDestroyed {
             names: rest.clone(),
         });
@@ -175,6 +179,24 @@ async fn destroy_snapshots(
         reclaimed_bytes: Some(reclaimed),
         refused: Vec::new(),
     })
+}
+
+/// What was in the way of the first of several snapshots, as a line for each that is open or held,
+/// where more than one is: programs leave those out, and destroy the others
+/// (`zfs_destroy_snaps_nvl`, lib/libzfs/libzfs_dataset.c).
+async fn told_of_each(open: &OpenPool, names: &[String], defer: bool, failure: Failure) -> Failure {
+    let needed = open.pool.dsl().destroyer().needed(names, defer).await;
+    let needed = needed.unwrap_or_default();
+    if needed.len() < 2 {
+        return failure;
+    }
+    let each = needed.iter().map(|error| {
+        let told = from_dataset("cannot destroy", error).message;
+        told.lines().next().unwrap_or_default().to_owned()
+    });
+    let each: BTreeSet<String> = each.collect();
+    let each: Vec<String> = each.into_iter().collect();
+    Failure::new(failure.kind, each.join("\n"))
 }
 
 /// Those that are one of these datasets or a snapshot of one. Snapshots of a clone go before it,
@@ -533,7 +555,13 @@ impl Destroying<'_> {
             true => destroyer.destroy_snapshots(run, false).await,
             false => destroyer.destroy(name).await,
         };
-        destroyed.map_err(|error| from_dataset(&format!("cannot destroy '{name}'"), &error))?;
+        if let Err(error) = destroyed {
+            let failure = from_dataset(&format!("cannot destroy '{name}'"), &error);
+            return Err(match name.contains('@') {
+                true => told_of_each(self.open, run, false, failure).await,
+                false => failure,
+            });
+        }
         self.destroyed.extend(run.iter().cloned());
         self.serving.events.tell(EventKind::DatasetsDestroyed {
             names: run.to_vec(),
@@ -550,9 +578,12 @@ pub async fn alone(
 ) -> Result<Exclusive, Failure> {
     let alone = open.access.exclusive(names, exclusion(mode)).await;
     alone.map_err(|error| {
-        let doing = match names {
-            [name] => format!("cannot destroy '{name}'"),
-            [first, ..] if !first.contains('@') => format!("cannot destroy '{first}'"),
+        let doing = match (&error, names) {
+            (AccessError::InUse { name, .. }, _) if name.contains('@') => {
+                format!("cannot destroy snapshot {name}")
+            }
+            (_, [name]) => format!("cannot destroy '{name}'"),
+            (_, [first, ..]) if !first.contains('@') => format!("cannot destroy '{first}'"),
             _ => "cannot destroy snapshots".to_owned(),
         };
         from_access(&doing, &error)
@@ -826,7 +857,7 @@ mod tests {
         let (goes, refused) = told(&["t/c@2"]);
         assert_eq!(goes, "t/d t/p/q t/p/r@1 t/p/r t/p");
         assert_eq!(refused.len(), 2, "{refused:?}");
-        assert!(refused[0].contains("cannot destroy 't/c@1': snapshot 't/c@2' is held"));
+        assert!(refused[0].contains("cannot destroy snapshot t/c@2: it's being held."));
         assert!(refused[1].contains("cannot destroy 't/o@t'") && refused[1].contains("'t/o@s'"));
         let (goes, refused) = told(&["t/p/r@1"]);
         assert_eq!(goes, "t/c@1 t/c@2 t/c t/d t/o@t t/o@s t/o t/p/q");

@@ -12,6 +12,7 @@ use filesystem::{Attributes, FileKind, Filesystem, FsError};
 
 use crate::temporary::{Temporary, temporary};
 use service::error::{from_access, from_dataset};
+use service::opened::{Takes, opened};
 use service::pools::OpenPool;
 use serving::Serving;
 use serving::mounts::Mounts;
@@ -27,6 +28,8 @@ pub fn zfs_diff<'a>(
     Box::pin(async move {
         let open = serving.pools.of_dataset(&call.to)?;
         let head = call.to.split('@').next().unwrap_or(&call.to);
+        let of = call.from.split('@').next().unwrap_or(&call.from);
+        opened(&open, of, Takes::Filesystem).await?;
         let mountpoint = mountpoint(&serving.mounts, head)?;
         let from_head = call.from.split('@').next().unwrap_or(&call.from);
         let older = look_up(&open, &call.from).await?;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use api::{
-    Failure, FailureKind, FoundPoolReport, ImportObstacle, ImportRefusal, ImportedPool, Refusal,
-    RewindReport, ZpoolImport, ZpoolImportReply,
+    Failure, FailureKind, FoundPoolReport, ImportObstacle, ImportRefusal, ImportedPool,
+    InjectCommand, Refusal, RewindReport, ZpoolImport, ZpoolImportReply,
 };
 use device::{BoxFuture, DeviceError};
 use format::Txg;
@@ -316,6 +316,7 @@ async fn import_found(
     let rewind = spec.rewind;
     spec.altroot = altroot;
     spec.properties = if call.dry_run { Vec::new() } else { properties };
+    let begun_ns = serving.world.clock.monotonic_ns();
     let pool = Pool::import(&serving.world, spec)
         .await
         .map_err(|error| wanted.refused(&error, rewind, accessed_s))?;
@@ -337,6 +338,10 @@ async fn import_found(
             .await
             .map_err(|error| from_pool(&doing, &error))?;
     } else {
+        let clock = &*serving.world.clock;
+        let injections = &serving.pools.injections;
+        let what = InjectCommand::Import;
+        injections.take_long(clock, &name, what, begun_ns).await;
         crate::zpool::log_command(&pool, &call.command).await;
         let mount = (!call.no_mount).then(|| call.mount_options.clone());
         imported.warnings = serving.adopt(pool, Arrival::Imported, mount).await;

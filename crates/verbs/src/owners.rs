@@ -88,8 +88,8 @@ impl OwnedQuota {
             };
             let id = id_of(owner, whose).ok_or_else(|| {
                 invalid(format!(
-                    "unable to lookup '{whose}' of '{name}': nobody is called so here; give a name \
-                     or a number"
+                    "'{name}' has an invalid user/group name\n\
+                     unable to lookup '{whose}': nobody is called so here; give a name or a number"
                 ))
             })?;
             quotas.push(Self {

@@ -169,7 +169,17 @@ pub fn zfs_set<'a>(
                 serving::smb::check_property(value)?;
             }
         }
-        let (quotas, properties) = OwnedQuota::split("cannot set property", &properties)?;
+        let first = call.names.first().map_or("", String::as_str);
+        let doing = format!("cannot set property for '{first}'");
+        // As `nfs_validate_shareopts` (lib/libshare) has it, "off" is said where nothing is shared.
+        let is_share = |name: &str| name == NFS_PROPERTY || name == SMB_PROPERTY;
+        if let Some((name, _)) =
+            (properties.iter()).find(|(name, value)| is_share(name) && value.is_empty())
+        {
+            let message = format!("{doing}: '{name}' cannot be set to invalid options");
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
+        let (quotas, properties) = OwnedQuota::split(&doing, &properties)?;
         let changes: Vec<(String, PropertyChange)> = properties
             .into_iter()
             .map(|(name, value)| (name, PropertyChange::Set(value)))

@@ -39,7 +39,7 @@ pub fn zpool_resilver<'a>(
         for open in &serving.pools.named(&call.names)? {
             let begun = open.pool.scans().resilver().await;
             begun.map_err(|error| {
-                let doing = format!("cannot restart resilver on '{}'", open.pool.name());
+                let doing = format!("cannot restart resilver on {}", open.pool.name());
                 from_pool(&doing, &error)
             })?;
             done(serving, open, &call.command).await;

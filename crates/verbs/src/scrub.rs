@@ -178,7 +178,7 @@ async fn scrub(open: &OpenPool, action: ScrubAction, command: ScrubCommand) -> R
         ScrubAction::Pause => "cannot pause scrubbing",
         ScrubAction::Stop => "cannot cancel scrubbing",
     };
-    let doing = format!("{doing} '{}'", open.pool.name());
+    let doing = format!("{doing} {}", open.pool.name());
     let changes_before = open.background.scan_changes();
     let done = open.pool.scans().scrub(command).await;
     done.map_err(|error| from_pool(&doing, &error))?;

@@ -167,7 +167,18 @@ async fn write(
 }
 
 fn of_dataset(name: &str, error: &DatasetError) -> Failure {
-    from_dataset(&format!("cannot send '{name}'"), error)
+    match error {
+        // In the words of `zfs_send_one_cb_impl` (lib/libzfs/libzfs_sendrecv.c).
+        DatasetError::WrongKind { reason, .. } if reason.starts_with(NOT_EARLIER) => {
+            let message =
+                format!("warning: cannot send '{name}': not an earlier snapshot from the same fs");
+            Failure::new(FailureKind::Invalid, message)
+        }
+        DatasetError::NotFound { name: missing } if missing.contains('#') => {
+            from_dataset(&format!("cannot open '{missing}'"), error)
+        }
+        _ => from_dataset(&format!("cannot send '{name}'"), error),
+    }
 }
 
 fn of_stream(name: &str, error: &StreamError) -> Failure {
@@ -183,6 +194,9 @@ fn of_stream(name: &str, error: &StreamError) -> Failure {
 fn invalid(name: &str, why: &str) -> Failure {
     Failure::new(FailureKind::Invalid, format!("cannot send '{name}': {why}"))
 }
+
+/// How datasets say that a snapshot is no earlier one of what is sent.
+const NOT_EARLIER: &str = "it is not an earlier snapshot";
 
 /// The short name of a snapshot.
 fn short(name: &str) -> &str {
@@ -236,10 +250,30 @@ async fn plan(pools: &Pools, call: &ZfsSend) -> Result<Plan, Failure> {
     }
     let directories = plan.open.pool.dsl().directories();
     // What does not exist is told before anything is sent.
-    for wanted in [Some(name), call.from.as_ref()].into_iter().flatten() {
-        if !wanted.contains('#') {
-            let found = directories.lookup(wanted).await;
-            found.map_err(|error| of_dataset(wanted, &error))?;
+    let whole = match call.replicate {
+        true => name.split('@').next().unwrap_or(name),
+        false => name.as_str(),
+    };
+    let mut moved = None;
+    for wanted in [Some(whole), call.from.as_deref()].into_iter().flatten() {
+        if let Some((head, _)) = wanted.split_once('#') {
+            let known = plan.open.pool.dsl().bookmarks().list(head).await;
+            let known = known.map_err(|error| of_dataset(name, &error))?;
+            let is_known = known.iter().any(|bookmark| bookmark.name == wanted);
+            if !plan.is_package && !is_known {
+                let message = format!(
+                    "warning: cannot send '{name}': incremental source ({wanted}) does not exist"
+                );
+                return Err(Failure::new(FailureKind::NotFound, message));
+            }
+            continue;
+        }
+        match directories.lookup(wanted).await {
+            Ok(_) => {}
+            Err(error @ DatasetError::NotFound { .. }) if call.replicate && wanted != whole => {
+                moved = Some((wanted, of_dataset(wanted, &error)));
+            }
+            Err(error) => return Err(of_dataset(wanted, &error)),
         }
     }
     let is_bookmark = call.from.as_ref().is_some_and(|from| from.contains('#'));
@@ -262,6 +296,19 @@ async fn plan(pools: &Pools, call: &ZfsSend) -> Result<Plan, Failure> {
         true => tree(&plan.open, head).await?,
         false => (vec![head.to_owned()], HashSet::new()),
     };
+    let is_moved = moved.is_some();
+    if let Some((wanted, failure)) = moved {
+        // A clone in the tree was promoted, and has it now.
+        let is_own = wanted.starts_with(&format!("{head}@"));
+        let mut is_there = false;
+        for one in heads.iter().filter(|_| is_own) {
+            let there = format!("{one}@{}", short(wanted));
+            is_there |= directories.lookup(&there).await.is_ok();
+        }
+        if !is_there {
+            return Err(failure);
+        }
+    }
     // A snapshot of another dataset says nothing of those here that have the same short name.
     let given = call.from.as_deref().and_then(|from| from.split_once('@'));
     let from = given.filter(|(of, _)| *of == head).map(|(_, short)| short);
@@ -290,8 +337,10 @@ async fn plan(pools: &Pools, call: &ZfsSend) -> Result<Plan, Failure> {
         let snapshots = snapshots_of(&plan.open, &one).await?;
         let Some(last) = snapshots.iter().position(|info| short(&info.name) == to) else {
             let missing = format!("snapshot {one}@{to} does not exist");
-            if !call.skip_missing {
-                return Err(invalid(name, &missing));
+            if !call.skip_missing || one == head {
+                let how = if call.replicate { " recursively" } else { "" };
+                let message = format!("cannot send {name}{how}: {missing}");
+                return Err(Failure::new(FailureKind::NotFound, message));
             }
             plan.warnings.push(format!(
                 "skipping dataset {one} and its children: {missing}"
@@ -299,9 +348,10 @@ async fn plan(pools: &Pools, call: &ZfsSend) -> Result<Plan, Failure> {
             left_out.push(one);
             continue;
         };
-        let is_top = one == head;
+        let has_given = one == head && !is_moved;
         let snapshots = &snapshots[..=last];
-        let streams = streams_of(&plan.open, call, &one, snapshots, from, is_top, &origins).await?;
+        let streams =
+            streams_of(&plan.open, call, &one, snapshots, from, has_given, &origins).await?;
         plan.streams.extend(streams);
         if call.replicate || call.properties || call.holds || call.backup {
             let described = describe(&plan.open, call, &one, snapshots, from, &parents).await?;
@@ -350,14 +400,15 @@ async fn snapshots_of(open: &OpenPool, head: &str) -> Result<Vec<DatasetInfo>, F
 }
 
 /// The streams of one dataset; `snapshots` end with the one that is sent. `from` is the short name
-/// of the snapshot to begin with; `origins` are sent even where those between are not.
+/// of the snapshot to begin with; `has_given`: this dataset is the one that it was named of.
+/// `origins` are sent even where those between are not.
 async fn streams_of(
     open: &OpenPool,
     call: &ZfsSend,
     head: &str,
     snapshots: &[DatasetInfo],
     from: Option<&str>,
-    is_top: bool,
+    has_given: bool,
     origins: &HashSet<String>,
 ) -> Result<Vec<(String, Option<String>)>, Failure> {
     let Some((last, earlier)) = snapshots.split_last() else {
@@ -375,7 +426,7 @@ async fn streams_of(
         );
         return Err(Failure::new(FailureKind::Invalid, message));
     }
-    let given = call.from.clone().filter(|_| is_top);
+    let given = call.from.clone().filter(|_| has_given);
     // Where a dataset below has not the snapshot that the others begin with, all of it is sent.
     let is_whole = call.replicate && start.is_none();
     let mut before = match (start, &given) {
@@ -406,7 +457,8 @@ async fn streams_of(
 }
 
 /// Puts streams behind those that they need: a stream of a clone behind that of its origin, one of
-/// a dataset behind those of it that come before, its first behind that of what it is below.
+/// a dataset behind those of it that come before, its first behind that of what it is below. A
+/// dataset may have been moved below a clone of itself: then the last of that does not count.
 fn in_order(streams: &mut Vec<(String, Option<String>)>) {
     let place: HashMap<&str, usize> = streams
         .iter()
@@ -420,26 +472,55 @@ fn in_order(streams: &mut Vec<(String, Option<String>)>) {
         first.entry(head).or_insert(at);
     }
     let mut last: HashMap<&str, usize> = HashMap::new();
-    let needs: Vec<Vec<usize>> = streams
+    let mut parents: Vec<(usize, usize)> = Vec::new();
+    let mut needs: Vec<Vec<usize>> = streams
         .iter()
         .enumerate()
         .map(|(at, (name, from))| {
             let (head, _) = dataset::name::split_snapshot(name);
             let origin = from.as_ref().and_then(|from| place.get(from.as_str()));
             let before = last.insert(head, at);
-            let parent = match (before, dataset::name::split_parent(head).0) {
-                (None, Some(parent)) => first.get(parent),
-                _ => None,
-            };
-            [origin.copied(), before, parent.copied()]
-                .into_iter()
-                .flatten()
-                .collect()
+            if let (None, Some(parent)) = (before, dataset::name::split_parent(head).0)
+                && let Some(parent) = first.get(parent)
+            {
+                parents.push((at, *parent));
+            }
+            [origin.copied(), before].into_iter().flatten().collect()
         })
         .collect();
-    let order = behind_what_they_need(&needs);
+    let mut all = needs.clone();
+    for (at, parent) in &parents {
+        all[*at].push(*parent);
+    }
+    let mut order = behind_what_they_need(&all);
+    let mut places = vec![0; order.len()];
+    for (place, at) in order.iter().enumerate() {
+        places[*at] = place;
+    }
+    let is_behind = |at: usize| all[at].iter().all(|need| places[*need] < places[at]);
+    if !(0..all.len()).all(is_behind) {
+        for (at, parent) in parents {
+            if !is_needed_by(&needs, at, parent) {
+                needs[at].push(parent);
+            }
+        }
+        order = behind_what_they_need(&needs);
+    }
     let mut taken: Vec<_> = std::mem::take(streams).into_iter().map(Some).collect();
     streams.extend(order.into_iter().filter_map(|at| taken[at].take()));
+}
+
+/// Whether one needs the other, or what needs it.
+fn is_needed_by(needs: &[Vec<usize>], other: usize, one: usize) -> bool {
+    let mut seen = HashSet::from([one]);
+    let mut pending = vec![one];
+    while let Some(at) = pending.pop() {
+        if at == other {
+            return true;
+        }
+        pending.extend(needs[at].iter().copied().filter(|need| seen.insert(*need)));
+    }
+    false
 }
 
 /// What a package says of a dataset.
@@ -475,6 +556,7 @@ async fn describe(
         ..PackageDataset::default()
     };
     if call.replicate || call.properties || call.backup {
+        out.has_properties = true;
         out.properties = own_properties(open, head, call.backup).await?;
     }
     let last = snapshots.last().map(|info| info.name.clone());
@@ -506,15 +588,19 @@ async fn own_properties(
     name: &str,
     only_received: bool,
 ) -> Result<Vec<(String, NvValue)>, Failure> {
-    let all = open.pool.dsl().properties().all(name).await;
+    let properties = open.pool.dsl().properties();
+    // Of those that were received also what counts for nothing here (`zfs_get_recvd_props`).
+    let all = match only_received {
+        true => properties.received(name).await,
+        false => properties.all(name).await,
+    };
     let all = all.map_err(|error| of_dataset(name, &error))?;
     let mut out = Vec::new();
     for setting in all {
-        let is_own = match setting.source {
-            PropertySource::Local => !only_received,
-            PropertySource::Received => true,
-            _ => false,
-        };
+        let is_own = matches!(
+            setting.source,
+            PropertySource::Local | PropertySource::Received
+        );
         let can_be_set = match dataset::props::find(&setting.name) {
             Some(property) => !property.is_read_only() && setting.name != "volsize",
             None => true,
@@ -533,17 +619,17 @@ async fn own_properties(
 /// What goes on where a receive was interrupted (`zfs_send_resume`).
 async fn plan_of_token(pools: &Pools, call: &ZfsSend, token: &str) -> Result<Plan, Failure> {
     let Some(token) = ResumeToken::decode(token) else {
-        let why = "the resume token is corrupt; copy it whole from the other side";
-        return Err(Failure::new(
-            FailureKind::Invalid,
-            format!("cannot resume send: {why}"),
-        ));
+        let why = corrupt(token);
+        let message = format!(
+            "cannot resume send: resume token is corrupt ({why})\n\
+             copy it whole from the other side"
+        );
+        return Err(Failure::new(FailureKind::Invalid, message));
     };
     let name = &token.to_name;
     let open = pools.of_dataset(name)?;
     let gone = |what: &str| {
-        let message =
-            format!("cannot resume send: {what} used in the initial send no longer exists");
+        let message = format!("cannot resume send: {what} no longer exists");
         Failure::new(FailureKind::NotFound, message)
     };
     let directories = open.pool.dsl().directories();
@@ -554,7 +640,7 @@ async fn plan_of_token(pools: &Pools, call: &ZfsSend, token: &str) -> Result<Pla
         let head = name.strip_suffix(head::SNAPSHOT);
         sent = match head.and_then(|head| head.strip_suffix('@')) {
             Some(head) if directories.lookup(head).await.is_ok() => head,
-            _ => return Err(gone(&format!("'{name}'"))),
+            _ => return Err(gone(&format!("'{name}' used in the initial send"))),
         };
     }
     let head_guid = (!sent.contains('@')).then_some(token.to_guid);
@@ -587,6 +673,25 @@ async fn plan_of_token(pools: &Pools, call: &ZfsSend, token: &str) -> Result<Pla
         warnings: Vec::new(),
         open,
     })
+}
+
+/// What is wrong with a token that cannot be read (`zfs_send_resume_token_to_nvlist`,
+/// lib/libzfs/libzfs_sendrecv.c).
+fn corrupt(token: &str) -> String {
+    let parts: Vec<&str> = token.splitn(4, '-').collect();
+    let [version, checksum, length, packed] = parts[..] else {
+        return "invalid format".to_owned();
+    };
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let are_numbers = [checksum, length]
+        .iter()
+        .all(|text| !text.is_empty() && is_hex(text));
+    match version.parse::<u32>() {
+        Ok(1) if are_numbers && !is_hex(packed) => "payload is not hex-encoded".to_owned(),
+        Ok(1) if are_numbers => "incorrect checksum".to_owned(),
+        Ok(version) if are_numbers => format!("invalid version {version}"),
+        _ => "invalid format".to_owned(),
+    }
 }
 
 /// The redaction bookmark that a stream was made with: its name after the `#`.
@@ -632,6 +737,13 @@ async fn with_guid(
             let found = crate::redact::bookmark_with(open, &at, Guid::new(guid), with).await;
             if let Some((name, _)) = found.map_err(failed)? {
                 return Ok(Some(name));
+            }
+            // Or a snapshot that was itself received so.
+            let mut all = snapshots_of(open, &at).await?.into_iter();
+            let is_source =
+                |info: &DatasetInfo| info.is_redacted && is_it(info.guid, info.createtxg);
+            if let Some(found) = all.find(is_source) {
+                return Ok(Some(found.name));
             }
         } else {
             let snapshots = snapshots_of(open, &at).await?;
@@ -734,6 +846,19 @@ mod tests {
             "t/a@2",
             "t/a/child@1",
         ];
+        assert_eq!(ordered(&streams), wanted);
+    }
+
+    #[test]
+    fn what_is_below_a_clone_of_itself_comes_before_it() {
+        let streams = [
+            ("t@2", Some("t@1")),
+            ("t/c@1", Some("t/c/x@1")),
+            ("t/c/x@1", None),
+            ("t/c/x@2", Some("t/c/x@1")),
+            ("t/c/x/y@1", None),
+        ];
+        let wanted = ["t@2", "t/c/x@1", "t/c@1", "t/c/x@2", "t/c/x/y@1"];
         assert_eq!(ordered(&streams), wanted);
     }
 

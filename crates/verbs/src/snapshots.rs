@@ -15,6 +15,7 @@ use crate::properties::by_full_names;
 use crate::zfs::mode;
 use crate::zpool::{log_command, typed};
 use service::error::{all_done, from_access, from_dataset, suspended};
+use service::opened::{Takes, check_name, check_new_name, place_of_new};
 use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
@@ -43,27 +44,17 @@ pub fn zfs_clone<'a>(
     maker: Maker,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
+        check_name(&call.origin, Takes::Snapshot)?;
         let open = serving.pools.of_dataset(&call.origin)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot create '{}'", call.name);
         let failed = |error: DatasetError| from_dataset(&doing, &error);
         let invalid = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
         let origin = opened(&open, &call.origin).await?;
-        if origin.kind != DatasetKind::Snapshot {
-            return Err(invalid("only snapshots can be cloned"));
-        }
-        dataset::name::check_name(&call.name).map_err(failed)?;
-        if call.name.contains('@') {
-            return Err(invalid("snapshot delimiter '@' is not expected here"));
-        }
+        check_new_name(&doing, &call.name)?;
+        let place = place_of_new(&serving.pools, &doing, &call.name, call.parents).await?;
         let dsl = open.pool.dsl();
-        if call.name.split('/').next() != Some(open.pool.name().as_str()) {
-            // The parent may be missing there, which comes first.
-            let parent = dataset::name::split_parent(&call.name).0;
-            if let Some(parent) = parent {
-                let other = serving.pools.of_dataset(parent)?;
-                opened(&other, parent).await?;
-            }
+        if !Arc::ptr_eq(&place, &open) {
             return Err(invalid("source and target pools differ"));
         }
         let exists = dsl.directories().lookup(&call.name).await.is_ok();
@@ -88,17 +79,8 @@ pub fn zfs_clone<'a>(
             let (_, typed) = properties.remove(at);
             version = crate::upgrade::new_version(&open, &call.origin, &typed, &doing).await?;
         }
-        match call.parents {
-            true => {
-                make_parents(serving, &open, &call.name, &doing, call.parents_unmounted).await?
-            }
-            false => {
-                let parent = dataset::name::split_parent(&call.name).0.unwrap_or("");
-                if let Err(DatasetError::NotFound { .. }) = dsl.directories().lookup(parent).await {
-                    let message = format!("{doing}: parent does not exist");
-                    return Err(Failure::new(FailureKind::NotFound, message));
-                }
-            }
+        if call.parents {
+            make_parents(serving, &open, &call.name, &doing, call.parents_unmounted).await?;
         }
         dsl.datasets()
             .clone_snapshot(&call.origin, &call.name, &properties)
@@ -175,14 +157,12 @@ pub fn zfs_promote<'a>(
     call: ZfsPromote,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
+        check_name(&call.name, Takes::Heads)?;
         let open = serving.pools.of_dataset(&call.name)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot promote '{}'", call.name);
         let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
         let clone = opened(&open, &call.name).await?;
-        if clone.kind == DatasetKind::Snapshot {
-            return Err(refused("snapshots can not be promoted"));
-        }
         let Some(origin) = &clone.origin else {
             return Err(refused("not a cloned filesystem"));
         };

@@ -19,7 +19,10 @@ pub fn zpool_split<'a>(
         let doing = format!("Unable to split {}", call.name);
         serving::mounts::check_options(&doing, &call.mount_options)?;
         if serving.pools.get(&call.new_name).is_ok() {
-            let message = format!("{doing}: pool '{}' already exists", call.new_name);
+            let message = format!(
+                "{doing}: pool already exists\n'{}' is imported",
+                call.new_name
+            );
             return Err(Failure::new(FailureKind::Exists, message));
         }
         let devices = open.pool.plan_split(&call.devices);

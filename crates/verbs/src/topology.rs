@@ -6,7 +6,7 @@ use api::{
     ZpoolOffline, ZpoolOnline, ZpoolOnlineReply,
 };
 use device::{BoxFuture, World};
-use pool::{AttachSpec, DeviceUse, OfflineSpec, PoolError, TopologyError};
+use pool::{AttachSpec, DeviceUse, LeafSpec, OfflineSpec, PoolError, TopologyError};
 
 use crate::zpool::{Found, find_device, in_use, is_of_pool, leaf, vdev_failure};
 use service::pools::OpenPool;
@@ -36,6 +36,7 @@ fn obstacle(error: &PoolError) -> Option<TopologyObstacle> {
         TopologyError::CannotReplace { .. } => TopologyObstacle::CannotReplace,
         TopologyError::OnlyBySpare { .. } => TopologyObstacle::OnlyBySpare,
         TopologyError::IsLog { .. } => TopologyObstacle::LogBySpare,
+        TopologyError::OtherDraid { .. } => TopologyObstacle::OtherDraid,
         TopologyError::TooSmall { .. } => TopologyObstacle::TooSmall,
         TopologyError::Ashift { .. } => TopologyObstacle::Ashift,
         TopologyError::Expanding => TopologyObstacle::Expanding,
@@ -83,16 +84,28 @@ pub fn zpool_attach<'a>(
     Box::pin(async move {
         let open = serving.pools.get(&call.name)?;
         let _admin = open.admin.lock().await;
-        let mut device = leaf(&serving.world, &call.new_device).await?;
+        // A distributed spare has a name, and no path.
+        let is_spread = call.replace && is_distributed_spare(&open, &call.new_device);
+        let mut device = match is_spread {
+            true => LeafSpec {
+                path: call.new_device.clone(),
+                is_file: false,
+            },
+            false => leaf(&serving.world, &call.new_device).await?,
+        };
         // A spare of the pool is known by the path in its list.
-        let spare = match call.replace {
+        let spare = match call.replace && !is_spread {
             true => waiting_spare(&serving.world, &open, &device.path).await,
             false => None,
         };
         if let Some(path) = &spare {
             device.path.clone_from(path);
         }
-        for other in serving.pools.all() {
+        let others = match is_spread {
+            true => Vec::new(),
+            false => serving.pools.all(),
+        };
+        for other in others {
             let name = other.pool.name();
             let used = reports::device_paths(&other.pool.status());
             let is_used = is_of_pool(&serving.world, &other.pool, &used, &device.path).await?;
@@ -110,6 +123,7 @@ pub fn zpool_attach<'a>(
             force: call.allow_in_use,
             replace: call.replace,
             sequential: call.sequential,
+            untouched: false,
         };
         let attached = open.pool.attach(&call.device, &spec).await;
         attached.map_err(|error| {
@@ -131,6 +145,13 @@ pub fn zpool_attach<'a>(
         done(serving, &open, &call.command).await;
         Ok(Empty {})
     })
+}
+
+/// Whether the pool has a distributed spare of this name.
+fn is_distributed_spare(open: &OpenPool, name: &str) -> bool {
+    let spares = open.pool.status().spares;
+    let mut spread = spares.iter().filter(|spare| spare.kind == "dspare");
+    spread.any(|spare| spare.path.as_deref() == Some(name))
 }
 
 /// The path by which the pool has this device as a spare that stands by.
@@ -194,8 +215,18 @@ pub fn zpool_online<'a>(
         let open = serving.pools.get(&call.name)?;
         let _admin = open.admin.lock().await;
         let online = open.pool.online(&call.device, call.expand).await;
-        let online =
-            online.map_err(|error| failure(format!("cannot online {}", call.device), &error))?;
+        let online = online.map_err(|error| {
+            let failure = failure(format!("cannot online {}", call.device), &error);
+            match failure.kind {
+                // In the words of `zpool_do_online` (cmd/zpool/zpool_main.c).
+                FailureKind::NotFound => {
+                    let (device, pool) = (&call.device, open.pool.name());
+                    let message = format!("couldn't find device \"{device}\" in pool \"{pool}\"");
+                    Failure::new(FailureKind::NotFound, message)
+                }
+                _ => failure,
+            }
+        })?;
         done(serving, &open, &call.command).await;
         Ok(ZpoolOnlineReply {
             state: reports::state(online.state),

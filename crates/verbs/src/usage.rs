@@ -4,6 +4,7 @@
 use device::BoxFuture;
 use std::collections::BTreeMap;
 
+use access::User;
 use api::{
     DatasetKind as ApiKind, DatasetReport, Failure, FailureKind, HoldReport, Property, SpaceOwner,
     SpaceReport, Usage, ZfsHolds, ZfsHoldsReply, ZfsSpace, ZfsSpaceReply,
@@ -14,7 +15,7 @@ use format::{RedactionListPhys, SnapshotBookmark};
 
 use host::accounts::{id_of, names_in};
 
-use service::error::from_dataset;
+use service::error::{from_access, from_dataset};
 use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
@@ -31,8 +32,7 @@ pub fn zfs_space<'a>(
         let dsl = open.pool.dsl();
         let info = dsl.directories().lookup(name).await.map_err(failed)?;
         if info.head_kind != dataset::DatasetKind::Filesystem {
-            let message =
-                format!("{doing}: operation is only applicable to filesystems and their snapshots");
+            let message = "operation is only applicable to filesystems and their snapshots";
             return Err(Failure::new(FailureKind::Invalid, message));
         }
         // What is not mounted is opened for this: nobody shall find the dataset busy for that.
@@ -41,7 +41,9 @@ pub fn zfs_space<'a>(
             true => None,
             false => Some(open.admin.lock().await),
         };
-        let borrowed = crate::owners::borrow(&open, name, &doing, "userspace").await?;
+        let user = User::Command { name: "userspace" };
+        let borrowed = open.access.filesystem_to_read(name, user).await;
+        let borrowed = borrowed.map_err(|error| from_access(&doing, &error))?;
         let filesystem = borrowed.get();
         let mut reply = ZfsSpaceReply::default();
         let mut outcome = Ok(());

@@ -11,7 +11,6 @@ use pool::AddSpec;
 
 use crate::look;
 use crate::replication;
-use crate::unused::not_used;
 use crate::zpool::{described, is_of_pool, layouts, vdev_failure};
 use service::compatibility::Compatibility;
 use service::error::from_pool;
@@ -33,11 +32,10 @@ pub fn zpool_add<'a>(
         }
         crate::zpool::refuse_open_devices(serving, &vdevs, call.allow_in_use).await?;
         let tree = reports::pool(&open.pool).tree;
-        let mut warnings = not_used(&call.vdevs);
         let stored = open.pool.properties().get("ashift");
         let stored = stored.and_then(|ashift| ashift.value.parse().ok());
         let ashift = call.ashift.map(u32::from).or(stored).unwrap_or(0);
-        warnings.extend(look::at_vdevs(&serving.world, Some(&tree), &vdevs, ashift).await);
+        let warnings = look::at_vdevs(&serving.world, Some(&tree), &vdevs, ashift).await;
         if call.dry_run {
             let layout = described(&call.vdevs, &vdevs);
             return Ok(ZpoolAddReply {
@@ -165,7 +163,7 @@ pub fn zpool_labelclear<'a>(
             if is_of_pool(&serving.world, &open.pool, &used, &call.device).await? {
                 let name = open.pool.name();
                 let message = format!(
-                    "{} is a member (ACTIVE) of pool \"{name}\"; export or destroy the pool first, \
+                    "{} is a member (ACTIVE) of pool \"{name}\"\nexport or destroy the pool first, \
                  or remove the device",
                     call.device
                 );
@@ -188,6 +186,11 @@ pub fn zpool_labelclear<'a>(
                             pool::DeviceUse::Other { what } => DeviceUse::Other { what },
                         },
                     })
+                }
+                // In the words of `zpool_do_labelclear` (cmd/zpool/zpool_main.c).
+                pool::PoolError::Device(device::DeviceError::Open { source, .. }) => {
+                    let message = format!("failed to open {}: {source}", call.device);
+                    Failure::new(from_pool("", &error).kind, message)
                 }
                 _ => from_pool(
                     &format!("failed to clear label for {}", call.device),

@@ -14,6 +14,7 @@ use serve_fuse::{MountTable, UnmountMode};
 
 use crate::zpool::typed;
 use service::error::{all_done, and_back, from_access, from_dataset};
+use service::opened::{Takes, check_name, check_new_name, opened, place_of_new};
 use service::pools::OpenPool;
 use service::reports;
 use serving::Serving;
@@ -253,20 +254,23 @@ pub fn zfs_snapshot<'a>(
                 "missing snapshot argument",
             ));
         };
-        let open = serving.pools.of_dataset(first)?;
-        if let Some(other) = call.names.iter().find(|name| {
-            serving
-                .pools
-                .of_dataset(name)
-                .map_or(true, |pool| !Arc::ptr_eq(&pool, &open))
-        }) {
-            let message = format!(
-                "cannot create snapshots: '{other}' is not in the same pool as '{first}'; \
-             snapshots must be in one pool"
-            );
-            return Err(Failure::new(FailureKind::Invalid, message));
+        let head_of = |name: &str| name.split('@').next().unwrap_or_default().to_owned();
+        let open = serving.pools.of_dataset(&head_of(first))?;
+        let many = call.recursive || call.names.len() > 1;
+        let failed = |error: &DatasetError| snapshot_words(first, many, error);
+        for other in &call.names {
+            let pool = serving.pools.of_dataset(&head_of(other))?;
+            if !Arc::ptr_eq(&pool, &open) {
+                let message = format!(
+                    "{ONE_EACH}\n'{other}' is not in the same pool as '{first}'\n{NONE_MADE}"
+                );
+                return Err(Failure::new(FailureKind::Invalid, message));
+            }
         }
         let _admin = open.admin.lock().await;
+        for name in &call.names {
+            opened(&open, &head_of(name), Takes::Heads).await?;
+        }
         let mut names = Vec::new();
         for name in &call.names {
             let (head, snapshot) = name.split_once('@').unwrap_or((name, ""));
@@ -277,9 +281,7 @@ pub fn zfs_snapshot<'a>(
                     .directories()
                     .list(head, &ListOptions::default())
                     .await
-                    .map_err(|error| {
-                        from_dataset(&format!("cannot create snapshot '{name}'"), &error)
-                    })?;
+                    .map_err(|error| failed(&error))?;
                 // Nobody takes snapshots of what is being received.
                 names.extend(
                     listed
@@ -291,13 +293,12 @@ pub fn zfs_snapshot<'a>(
                 names.push(name.clone());
             }
         }
-        let doing = format!("cannot create snapshot '{first}'");
         open.pool
             .dsl()
             .snapshots()
             .take(&names, &typed(&call.properties))
             .await
-            .map_err(|error| from_dataset(&doing, &error))?;
+            .map_err(|error| failed(&error))?;
         crate::zpool::log_command(&open.pool, &call.command).await;
         serving.events.tell(EventKind::DatasetsCreated {
             names: names.clone(),
@@ -310,22 +311,50 @@ pub fn zfs_snapshot<'a>(
     })
 }
 
+/// What is said of several snapshots that cannot be taken together (`zfs_snapshot_nvl`,
+/// lib/libzfs/libzfs_dataset.c).
+const ONE_EACH: &str = "cannot create snapshots : multiple snapshots of same fs not allowed";
+/// What is said of several where one cannot be taken (`zfs_do_snapshot`, cmd/zfs/zfs_main.c).
+const NONE_MADE: &str = "no snapshots were created";
+
+/// Why snapshots were not taken, of which `first` was asked for first.
+fn snapshot_words(first: &str, many: bool, error: &DatasetError) -> Failure {
+    let of = |name: &str| from_dataset(&format!("cannot create snapshot '{name}'"), error);
+    let mut failure = match error {
+        DatasetError::InvalidName { name, reason } if reason.contains("one snapshot") => {
+            let message = format!("{ONE_EACH}\n'{name}': {reason}");
+            Failure::new(FailureKind::Invalid, message)
+        }
+        DatasetError::InvalidProperty { .. } => {
+            let why = from_dataset("cannot create snapshots ", error);
+            let not_for_them =
+                "cannot create snapshots : this property can not be modified for snapshots";
+            match why.message.contains(": invalid property '") {
+                true => Failure::new(why.kind, format!("{not_for_them}\n{}", why.message)),
+                false => why,
+            }
+        }
+        DatasetError::InvalidName { name, .. } | DatasetError::Exists { name } => of(name),
+        _ => of(first),
+    };
+    if many {
+        failure.message = format!("{}\n{NONE_MADE}", failure.message);
+    }
+    failure
+}
+
 /// `zfs rollback`.
 pub fn zfs_rollback<'a>(
     serving: &'a Serving,
     call: ZfsRollback,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
+        check_name(&call.snapshot, Takes::Snapshot)?;
         let open = serving.pools.of_dataset(&call.snapshot)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot rollback to '{}'", call.snapshot);
         let failed = |error: DatasetError| from_dataset(&doing, &error);
-        let Some((head, _)) = call.snapshot.split_once('@') else {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                format!("{doing}: it is not a snapshot; give FILESYSTEM@SNAPSHOT"),
-            ));
-        };
+        let head = call.snapshot.split('@').next().unwrap_or_default();
         let dsl = open.pool.dsl();
         let target = dsl
             .directories()
@@ -492,20 +521,38 @@ pub fn zfs_rename<'a>(
     call: ZfsRename,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
+        let takes = match call.parents {
+            true => Takes::Heads,
+            false => Takes::Datasets,
+        };
+        check_name(&call.from, takes)?;
         let open = serving.pools.of_dataset(&call.from)?;
         let _admin = open.admin.lock().await;
         let doing = format!("cannot rename '{}'", call.from);
-        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let doing_to = format!("cannot rename to '{}'", call.to);
+        let failed = |error: DatasetError| match &error {
+            DatasetError::InvalidName { .. } => from_dataset(&doing_to, &error),
+            DatasetError::Exists { .. } if call.recursive => {
+                let what = "a child dataset already has a snapshot with the new name";
+                Failure::new(FailureKind::Exists, format!("{doing}: {what}"))
+            }
+            _ => from_dataset(&doing, &error),
+        };
         let dsl = open.pool.dsl();
         let refused = |what: &str| Failure::new(FailureKind::Invalid, format!("{doing}: {what}"));
+        let refused_to =
+            |what: &str| Failure::new(FailureKind::Invalid, format!("{doing_to}: {what}"));
         if call.from.contains('%') {
             // The hidden clone of a receive is nobody's to move (`zfs_validate_name`).
             return Err(refused("invalid character '%' in name"));
         }
         if let Some((head, old)) = call.from.split_once('@') {
             let (new_head, new) = call.to.split_once('@').unwrap_or((head, &call.to));
+            if !call.recursive {
+                opened(&open, &call.from, takes).await?;
+            }
             if new_head != head && !new_head.is_empty() {
-                return Err(refused("snapshots must be part of same dataset"));
+                return Err(refused_to("snapshots must be part of same dataset"));
             }
             serving
                 .volumes
@@ -537,16 +584,23 @@ pub fn zfs_rename<'a>(
         if call.recursive {
             return Err(refused("only snapshots are renamed recursively"));
         }
-        let pool_name = open.pool.name();
-        if call.to.split('/').next() != Some(pool_name.as_str()) {
-            return Err(refused("datasets must be within same pool"));
+        opened(&open, &call.from, takes).await?;
+        if call.from == call.to {
+            return Ok(Empty {});
+        }
+        // The order of `zfs_rename` (lib/libzfs/libzfs_dataset.c).
+        check_new_name(&doing_to, &call.to)?;
+        let making = format!("cannot create '{}'", call.to);
+        let place = place_of_new(&serving.pools, &making, &call.to, call.parents).await?;
+        if !Arc::ptr_eq(&place, &open) {
+            return Err(refused_to("datasets must be within same pool"));
+        }
+        if call.to.starts_with(&format!("{}/", call.from)) {
+            let what = "New dataset name cannot be a descendant of current dataset name";
+            return Err(refused_to(what));
         }
         if call.parents {
             crate::create::make_parents(serving, &open, &call.to, &doing, false).await?;
-        }
-        dsl.directories().lookup(&call.from).await.map_err(failed)?;
-        if call.from == call.to {
-            return Ok(Empty {});
         }
         let away = match call.no_mount {
             true => Vec::new(),
@@ -637,22 +691,19 @@ pub fn zfs_mount<'a>(
             let remounted = serving.remount(&open, name, &call.options).await;
             return remounted.map(|()| Empty {});
         }
-        let doing = format!("cannot mount '{name}'");
-        let found = open.pool.dsl().directories().lookup(name).await;
-        let kind = found.map_err(|error| from_dataset(&doing, &error))?.kind;
-        if kind != DatasetKind::Filesystem {
-            let why = match kind {
-                DatasetKind::Volume => format!(
-                    "it is a volume, which is a file to use as a disk: {}",
+        if let Err(failure) = opened(&open, name, Takes::Filesystem).await {
+            let help = match (&failure.kind, name.contains('@')) {
+                (FailureKind::Invalid, true) => {
+                    "\nsnapshots are in '.zfs/snapshot' of their filesystem".to_owned()
+                }
+                (FailureKind::Invalid, false) => format!(
+                    "\nit is a volume, which is a file to use as a disk: {}",
                     serving.volumes.file(name).display()
                 ),
-                _ => "it is no filesystem; snapshots are in '.zfs/snapshot' of their filesystem"
-                    .to_owned(),
+                _ => String::new(),
             };
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                format!("{doing}: {why}"),
-            ));
+            let message = format!("{}{help}", failure.message);
+            return Err(Failure::new(failure.kind, message));
         }
         let place = match call.force {
             true => place_of_any(&open, name).await?,
@@ -725,13 +776,23 @@ pub fn zfs_unmount<'a>(
         } else {
             word
         };
+        let open = match name.starts_with('/') {
+            false => Some(serving.pools.of_dataset(&name)?),
+            true => None,
+        };
         if serving.mounts.mountpoint(&name).is_none() {
+            if let Some(open) = &open {
+                opened(open, &name, Takes::Filesystem).await?;
+            }
             return Err(Failure::new(
                 FailureKind::NotFound,
                 format!("cannot unmount '{name}': not currently mounted"),
             ));
         }
-        let open = serving.pools.of_dataset(&name)?;
+        let open = match open {
+            Some(open) => open,
+            None => serving.pools.of_dataset(&name)?,
+        };
         let _admin = open.admin.lock().await;
         let names = serving.mounts.last_first(&name);
         let taken = serving.take_away(&open, names, mode(call.force)).await?;

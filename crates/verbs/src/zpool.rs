@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    DeviceKind, DeviceSpec, Empty, EventKind, Failure, FailureKind, PoolHistory, Prefetched,
-    Refusal, Settings, VdevLayout as ApiLayout, VdevSpec as ApiVdev, ZpoolClear, ZpoolCreate,
-    ZpoolCreateReply, ZpoolDdtPrune, ZpoolDdtPruneReply, ZpoolDestroy, ZpoolEventsClearReply,
-    ZpoolEventsReply, ZpoolExport, ZpoolHistory, ZpoolHistoryReply, ZpoolList, ZpoolListReply,
-    ZpoolPrefetch, ZpoolPrefetchReply, ZpoolSet, ZpoolStatus, ZpoolStatusReply, ZpoolSync,
+    DeviceKind, DeviceSpec, Empty, EventKind, Failure, FailureKind, InjectCommand, PoolHistory,
+    Prefetched, Refusal, Settings, VdevLayout as ApiLayout, VdevSpec as ApiVdev, ZpoolClear,
+    ZpoolCreate, ZpoolCreateReply, ZpoolDdtPrune, ZpoolDdtPruneReply, ZpoolDestroy,
+    ZpoolEventsClearReply, ZpoolEventsReply, ZpoolExport, ZpoolHistory, ZpoolHistoryReply,
+    ZpoolList, ZpoolListReply, ZpoolPrefetch, ZpoolPrefetchReply, ZpoolSet, ZpoolStatus,
+    ZpoolStatusReply, ZpoolSync,
 };
 use dataset::DatasetError;
 use device::{BoxFuture, DeviceError, PathKind, Place, World};
@@ -21,7 +22,6 @@ use crate::look;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::replication;
-use crate::unused::not_used;
 use service::compatibility::Compatibility;
 use service::error::{all_done, from_pool, suspended};
 use service::events::Events;
@@ -65,7 +65,7 @@ pub(crate) async fn leaf(world: &World, path: &str) -> Result<LeafSpec, Failure>
         Err(DeviceError::Open { source, .. }) => {
             return Err(Failure::new(
                 FailureKind::NotFound,
-                format!("cannot open '{path}': {source}; give an existing file or block device"),
+                format!("cannot open '{path}': {source}\ngive an existing file or block device"),
             ));
         }
         Err(error) => {
@@ -170,11 +170,17 @@ pub fn take_altroot(
     mut properties: Properties,
 ) -> Result<(Option<String>, Properties), Failure> {
     let typed = properties.iter().find(|(name, _)| name == "altroot");
+    // In the words of `zpool_do_create` (cmd/zpool/zpool_main.c), and of `zpool_valid_proplist`.
+    if let Some(root) = option.as_ref().filter(|root| !root.starts_with('/')) {
+        let message = format!("invalid alternate root '{root}': must be an absolute path");
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
     let altroot = option.or_else(|| typed.map(|(_, value)| value.clone()));
     properties.retain(|(name, _)| name != "altroot");
     if let Some(root) = &altroot {
         if !root.starts_with('/') {
-            let message = format!("{doing}: bad alternate root '{root}': must be an absolute path");
+            let message =
+                format!("{doing}: bad alternate root '{root}'\nit must be an absolute path");
             return Err(Failure::new(FailureKind::Invalid, message));
         }
         not_at_the_next_start(&mut properties);
@@ -340,8 +346,7 @@ pub fn zpool_create<'a>(
             cache: Some(Arc::clone(serving.pools.cache())),
         };
         let ashift = asked_ashift(&spec.properties);
-        let mut warnings = not_used(&call.vdevs);
-        warnings.extend(look::at_vdevs(&serving.world, None, &spec.vdevs, ashift).await);
+        let mut warnings = look::at_vdevs(&serving.world, None, &spec.vdevs, ashift).await;
         if call.dry_run {
             let checked = pool::check_create(&serving.world, &spec).await;
             checked.map_err(|error| create_failure(&doing, &error))?;
@@ -438,11 +443,14 @@ pub fn zpool_destroy<'a>(
             let _admin = open.admin.lock().await;
             let _nobody = serving.release_pool(&open, mode(call.force)).await?;
             // It is there when the pool is imported again (`zfs_ioc_pool_destroy`).
-            log_command(&open.pool, &call.command).await;
+            if !pool::is_frozen(&open.pool) {
+                log_command(&open.pool, &call.command).await;
+            }
             let destroyed = open.pool.destroy(call.force).await;
             destroyed.map_err(|error| from_pool(&doing, &error))
         };
-        open.leaving(&doing, call.force, work).await?;
+        let force = call.force || pool::is_frozen(&open.pool);
+        open.leaving(&doing, force, work).await?;
         serving.pools.remove(&open, &doing)?;
         Ok(Empty {})
     })
@@ -472,6 +480,14 @@ pub fn zpool_export<'a>(
             let doing = format!("cannot export '{name}'");
             let work = async {
                 let _admin = open.admin.lock().await;
+                // `spa_inject_ref` (`spa_export_common`, module/zfs/spa.c).
+                let is_struck = pool::injector(&open.pool).is_on();
+                if is_struck && !call.force && !pool::is_frozen(&open.pool) {
+                    let message = format!(
+                        "{doing}: pool is busy\ncancel its handlers first: 'zinject -c all'"
+                    );
+                    return Err(Failure::new(FailureKind::Busy, message));
+                }
                 if !call.force && service::spares::has_shared_in_use(&serving.pools, &open) {
                     return Err(Failure::new(
                         FailureKind::Busy,
@@ -485,11 +501,19 @@ pub fn zpool_export<'a>(
                 let released = serving.release_pool(&open, mode(call.force)).await;
                 let _nobody = released
                     .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
-                log_command(&open.pool, &call.command).await;
+                if !pool::is_frozen(&open.pool) {
+                    log_command(&open.pool, &call.command).await;
+                }
+                let clock = &*serving.world.clock;
+                let begun_ns = clock.monotonic_ns();
                 let exported = open.pool.export(call.force).await;
+                let injections = &serving.pools.injections;
+                let what = InjectCommand::Export;
+                injections.take_long(clock, &name, what, begun_ns).await;
                 exported.map_err(|error| from_pool(&doing, &error))
             };
-            let left = open.leaving(&doing, call.force, work).await;
+            let force = call.force || pool::is_frozen(&open.pool);
+            let left = open.leaving(&doing, force, work).await;
             let forgotten = left.and_then(|()| serving.pools.remove(&open, &doing));
             failures.extend(forgotten.err());
         }

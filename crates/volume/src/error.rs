@@ -34,10 +34,7 @@ pub enum VolumeError {
         name: String,
     },
     /// The size is not one that a volume can have.
-    #[error(
-        "volume {name}: a size of {size_bytes} bytes cannot be; use a multiple of {block_bytes} \
-         above zero"
-    )]
+    #[error("{}", bad_size(*size_bytes, *block_bytes))]
     BadSize {
         /// The volume.
         name: String,
@@ -87,6 +84,19 @@ pub enum VolumeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+/// In the words of `zfs_valid_proplist` (lib/libzfs/libzfs_dataset.c).
+fn bad_size(size_bytes: u64, block_bytes: u64) -> String {
+    let block = match block_bytes {
+        mebis if mebis >= 1 << 20 => format!("{}M", mebis >> 20),
+        kibis if kibis >= 1 << 10 => format!("{}K", kibis >> 10),
+        bytes => format!("{bytes}B"),
+    };
+    match size_bytes {
+        0 => "'volsize' cannot be zero".to_owned(),
+        _ => format!("'volsize' must be a multiple of volume block size ({block})"),
+    }
 }
 
 /// Short for results of this crate.

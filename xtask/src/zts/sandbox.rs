@@ -87,6 +87,12 @@ impl Sandbox {
         self.work.join("state")
     }
 
+    /// Says how servers are started that commands start: tests inject faults.
+    pub fn set_options(&self) -> anyhow::Result<()> {
+        let file = self.state().join("millpond.toml");
+        fs::write(&file, "inject = true\n").with_context(|| file.display().to_string())
+    }
+
     /// The only directory in tests' `PATH`.
     pub fn path(&self) -> PathBuf {
         self.work.join("path")

@@ -378,6 +378,9 @@ impl<'a> Session<'a> {
         }
         let _ = fs::remove_dir_all(&state);
         let _ = fs::create_dir(&state);
+        if let Err(error) = self.sandbox.set_options() {
+            println!("== zts: the next server injects no faults: {error}");
+        }
     }
 
     /// The sandbox's processes besides this one and the first, and which of them is the server.

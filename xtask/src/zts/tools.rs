@@ -1,6 +1,6 @@
 //! The programs that tests find: their `PATH` is one directory, as `zfs-tests.sh` has it, with the
-//! suite's own programs, links to the system's, our `zpool` and `zfs`, the real `zdb`, and
-//! stand-ins for what only a kernel module has.
+//! suite's own programs, links to the system's, our `zpool`, `zfs` and `zinject`, the real `zdb`,
+//! and stand-ins for what only a kernel module has.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -81,6 +81,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
 
 /// Fills the directory of programs, and changes the libraries of the suite.
 pub fn install(sandbox: &Sandbox) -> anyhow::Result<()> {
+    sandbox.set_options()?;
     let include = sandbox.suite.join("include");
     for (library, text) in OVERRIDES {
         let mut file = File::options()
@@ -110,7 +111,7 @@ pub fn install(sandbox: &Sandbox) -> anyhow::Result<()> {
             link(&program, &path.join(name))?;
         }
     }
-    for name in ["zpool", "zfs", "millpond"] {
+    for name in ["zpool", "zfs", "millpond", "zinject"] {
         link(&sandbox.binary, &path.join(name))?;
         // `add_user` puts its users into the group that owns `zfs`; this must not be root's.
         let owner = Command::new("chown")
@@ -124,12 +125,15 @@ pub fn install(sandbox: &Sandbox) -> anyhow::Result<()> {
         &path.join("zdb"),
         &ZDB.replace("$REAL_ZDB", &real_zdb().to_string_lossy()),
     )?;
+    // OpenZFS's own asks its kernel module before it reads a token.
+    if let Some(theirs) = find("zstream") {
+        let (ours, theirs) = (path.join("millpond"), theirs.to_string_lossy());
+        let ours = ours.to_string_lossy();
+        let body =
+            format!("[ \"$1\" = token ] && exec {ours} stream \"$@\"\nexec {theirs} \"$@\"\n");
+        write_program(&path.join("zstream"), &body)?;
+    }
     write_program(&path.join("udevadm"), "exit 0\n")?;
-    // Handlers are cleared where none could be set.
-    write_program(
-        &path.join("zinject"),
-        &format!("[ \"$1\" = -c ] && exit 0\n{}", absent("zinject")),
-    )?;
     for name in ABSENT {
         write_program(&path.join(name), &absent(name))?;
     }

@@ -145,7 +145,7 @@ fn names(from: &str, to: Option<&str>) -> anyhow::Result<(String, String)> {
             bail_usage!("the filesystem of '{from}' must be named");
         }
         if !from.contains('@') || from.ends_with('@') {
-            anyhow::bail!("Badly formed snapshot name {from}: invalid dataset name");
+            anyhow::bail!("Badly formed snapshot name {from}: invalid name");
         }
         return Ok((from.to_owned(), head.to_owned()));
     };

@@ -75,12 +75,18 @@ pub struct ChangeKey {
 impl ChangeKey {
     /// Asks for the new key and has it taken.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        if let Err(error) = self.change(client, typed) {
-            eprintln!("{error:#}");
-            // As OpenZFS's ends.
-            std::process::exit(255);
-        }
-        Ok(())
+        self.change(client, typed).map_err(|error| {
+            let error = crate::usage::of_absent(error);
+            match error.is::<crate::usage::Usage>() {
+                true => error,
+                // As OpenZFS's ends.
+                false => {
+                    let text = format!("{error:#}");
+                    let code = crate::usage::MINUS_ONE;
+                    crate::usage::Status { code, text }.into()
+                }
+            }
+        })
     }
 
     fn change(self, client: &Client, typed: String) -> anyhow::Result<()> {
@@ -400,7 +406,7 @@ impl Counts {
         self.attempted += 1;
         if let Err(error) = result {
             self.failed += 1;
-            eprintln!("{error:#}");
+            eprintln!("{}", api::for_people(format!("{error:#}")));
         }
     }
 

@@ -10,7 +10,7 @@ use clap::Args;
 use dataset::props::{PROPERTIES, full_name};
 use serde_json::{Map, Value, json};
 
-use super::values::{heading, is_known, is_number, shown};
+use super::values::{heading, is_known, is_number, least_widths, shown};
 use crate::client::Client;
 use crate::columns::{Column, render};
 use crate::zpool::source_text;
@@ -102,7 +102,7 @@ fn kinds(types: Option<&str>) -> anyhow::Result<Vec<DatasetKind>> {
                 DatasetKind::Bookmark,
             ],
             other => bail_usage!(
-                "invalid type '{other}'; types are filesystem, volume, snapshot, bookmark, all"
+                "invalid type '{other}'\ntypes are filesystem, volume, snapshot, bookmark, all"
             ),
         });
     }
@@ -511,7 +511,7 @@ impl Get {
             .find(|name| !SOURCES.contains(name))
         {
             bail_usage!(
-                "invalid source '{unknown}'; sources are {}",
+                "invalid source '{unknown}'\nsources are {}",
                 SOURCES.join(", ")
             );
         }
@@ -561,7 +561,7 @@ impl Get {
                         ),
                         "source" => source_text(&source),
                         other => bail_usage!(
-                            "invalid column name '{other}'; columns are name, property, value, \
+                            "invalid column name '{other}'\ncolumns are name, property, value, \
                              received, source"
                         ),
                     });
@@ -569,9 +569,26 @@ impl Get {
                 rows.push(row);
             }
         }
+        let all = || {
+            PROPERTIES
+                .iter()
+                .filter(|one| one.visible)
+                .map(|one| one.name)
+        };
+        let (names, values) = match wanted {
+            Some(wanted) => least_widths(wanted.iter().map(String::as_str)),
+            None => least_widths(all()),
+        };
         let columns: Vec<Column> = fields
             .iter()
-            .map(|field| Column::left(field.to_uppercase()))
+            .map(|field| Column {
+                least_width: match *field {
+                    "property" => names,
+                    "value" => values,
+                    _ => 0,
+                },
+                ..Column::left(field.to_uppercase())
+            })
             .collect();
         print!("{}", render(&columns, &rows, self.scripted));
         Ok(())

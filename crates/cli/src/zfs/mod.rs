@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::settings::assignments;
+use crate::usage::MINUS_ONE;
 use crate::{json, numbers};
 
 /// Configure datasets: filesystems, volumes, snapshots.
@@ -360,18 +361,16 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Snapshot(snapshot) => {
-            if let Some(bad) = snapshot.snapshots.iter().find(|name| !name.contains('@')) {
-                bail_usage!(
-                    "cannot create snapshot '{bad}': missing '@' delimiter in snapshot name"
-                );
+            if snapshot.snapshots.iter().any(|name| !name.contains('@')) {
+                bail_usage!("");
             }
-            client.call(&ZfsSnapshot {
+            let made = client.call(&ZfsSnapshot {
                 names: snapshot.snapshots,
                 recursive: snapshot.recursive,
                 properties: assignments(&snapshot.properties)?,
                 command: typed,
-            })?;
-            Ok(())
+            });
+            made.map(drop).map_err(crate::usage::of_absent)
         }
         Command::Rollback(rollback) => {
             client.call(&ZfsRollback {
@@ -485,7 +484,7 @@ fn run_destroy(destroy: &Destroy, client: &Client, typed: String) -> anyhow::Res
             (destroy.recursive || destroy.dependents, "recursive"),
         ] {
             if given {
-                bail!("{what} is not supported with bookmark");
+                bail_status!(MINUS_ONE, "{what} is not supported with bookmark");
             }
         }
     }

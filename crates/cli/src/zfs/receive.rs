@@ -7,6 +7,7 @@ use clap::Args;
 use crate::client::Client;
 use crate::numbers;
 use crate::settings::assignments;
+use crate::usage::{self, Usage};
 
 /// Make snapshots of streams.
 #[derive(Debug, Args)]
@@ -67,11 +68,11 @@ impl Receive {
     /// Hands the stream at standard input to the daemon, and prints.
     pub fn run(self, client: &Client, command: String) -> anyhow::Result<()> {
         if self.abort {
-            client.call(&ZfsReceiveAbort {
+            let aborted = client.call(&ZfsReceiveAbort {
                 name: self.target,
                 command,
-            })?;
-            return Ok(());
+            });
+            return aborted.map(drop).map_err(usage::of_absent);
         }
         if rustix::termios::isatty(std::io::stdin()) {
             bail!(
@@ -79,15 +80,25 @@ impl Receive {
                  You must redirect standard input."
             );
         }
-        let mut set = assignments(&self.set)?;
+        let mut set = assignments(&self.set).map_err(|error| Usage(format!("{error:#}")))?;
         let origin = set.shift_remove("origin");
         // `parsepropname`: `-x` takes a name alone, and each property goes with one option.
         for (at, name) in self.exclude.iter().enumerate() {
             if name.contains('=') {
-                bail_usage!("invalid character '=' in property argument '{name}': -x takes a name");
+                bail_usage!(
+                    "invalid character '=' in property argument\n'{name}': -x takes a name"
+                );
             }
             if set.contains_key(name) || self.exclude[..at].contains(name) {
                 bail_usage!("property '{name}' specified multiple times");
+            }
+        }
+        for (given, letter) in [(self.without_pool, 'd'), (self.last_only, 'e')] {
+            if given && self.target.contains('@') {
+                bail!(
+                    "cannot receive: invalid argument - snapshot not allowed with -{letter}\n\
+                     give a filesystem or volume"
+                );
             }
         }
         let naming = match (self.without_pool, self.last_only) {

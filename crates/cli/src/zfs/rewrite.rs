@@ -79,7 +79,8 @@ impl Rewrite {
                 println!("{}", shown(file));
             }
             for not in &reply.failed {
-                eprintln!("failed to rewrite {}: {}", shown(&not.path), not.why);
+                let why = api::for_people(not.why.clone());
+                eprintln!("failed to rewrite {}: {why}", shown(&not.path));
                 failed = true;
             }
         }

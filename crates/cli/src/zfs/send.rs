@@ -3,12 +3,13 @@
 use std::io::Write;
 
 use anyhow::bail;
-use api::{Job, ZfsSend, ZfsSendPlan, ZfsSendPlanReply};
+use api::{Job, ZfsList, ZfsSend, ZfsSendPlan, ZfsSendPlanReply};
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::numbers;
+use crate::usage::{MINUS_ONE, Status};
 
 /// Make streams of snapshots, or of what filesystems and volumes are now.
 #[derive(Debug, Args)]
@@ -38,16 +39,10 @@ pub struct Send {
     #[arg(short = 'R', long)]
     replicate: bool,
     /// Leave out datasets that lack the snapshot
-    #[arg(short, long, requires = "replicate")]
+    #[arg(short, long)]
     skip_missing: bool,
     /// Leave out these datasets, and all below them; separated by commas
-    #[arg(
-        short = 'X',
-        long,
-        value_name = "DATASET",
-        value_delimiter = ',',
-        requires = "replicate"
-    )]
+    #[arg(short = 'X', long, value_name = "DATASET", value_delimiter = ',')]
     exclude: Vec<String>,
     /// Without effect: streams are not deduplicated
     #[arg(short = 'D', long = "dedup", hide = true)]
@@ -78,13 +73,10 @@ pub struct Send {
     #[arg(short = 'I', value_name = "SNAPSHOT", action = clap::ArgAction::Append)]
     all_from: Vec<String>,
     /// Without what this redaction bookmark of the snapshot lists
-    #[arg(short = 'd', long, value_name = "BOOKMARK",
-          conflicts_with_all = ["raw", "replicate", "all_from", "token"])]
+    #[arg(short = 'd', long, value_name = "BOOKMARK")]
     redact: Option<String>,
     /// Go on where a receive was interrupted
-    #[arg(short, long = "resume", value_name = "TOKEN",
-          conflicts_with_all = ["replicate", "properties", "backup", "holds", "incremental",
-          "all_from", "snapshot"])]
+    #[arg(short, long = "resume", value_name = "TOKEN")]
     token: Option<String>,
     /// FILESYSTEM@SNAPSHOT or VOLUME@SNAPSHOT; a filesystem or volume itself, as it is now
     #[arg(required_unless_present = "token")]
@@ -94,6 +86,86 @@ pub struct Send {
 impl Send {
     /// Asks the daemon for the stream, and writes it to standard output.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
+        self.check_words(client)?;
+        let is_resumed = self.token.is_some();
+        self.stream(client).map_err(|error| match is_resumed {
+            // As `zfs_send_resume` of OpenZFS ends.
+            true => {
+                let text = format!("{error:#}");
+                let code = MINUS_ONE;
+                Status { code, text }.into()
+            }
+            false => error,
+        })
+    }
+
+    /// What does not go together, in the order of `zfs_do_send` (cmd/zfs/zfs_main.c).
+    fn check_words(&self, client: &Client) -> anyhow::Result<()> {
+        let from = self.incremental.first().or(self.all_from.first());
+        if !self.exclude.is_empty() && !self.replicate {
+            bail!("Cannot specify dataset exclusion (-X) on a non-recursive send.");
+        }
+        if self.token.is_some() {
+            let has_more = self.replicate || self.properties || self.backup || self.holds;
+            if from.is_some() || has_more || self.redact.is_some() {
+                bail_usage!("invalid flags combined with -t");
+            }
+            if self.snapshot.is_some() {
+                bail_usage!("too many arguments");
+            }
+            return Ok(());
+        }
+        if self.raw && self.redact.is_some() {
+            bail!("Error: raw sends may not be redacted.");
+        }
+        if self.skip_missing && !self.replicate {
+            bail_usage!("skip-missing flag can only be used in conjunction with replicate");
+        }
+        if !self.replicate && self.all_from.is_empty() {
+            if from.is_some_and(|from| !from.contains(['@', '#'])) {
+                eprintln!(
+                    "Warning: incremental source didn't specify type, assuming snapshot. Use '@' \
+                     or '#' prefix to avoid ambiguity."
+                );
+            }
+            return Ok(());
+        }
+        if from.is_some_and(|from| from.contains('#')) {
+            bail!("Error: multiple snapshots cannot be sent from a bookmark.");
+        }
+        if self.redact.is_some() {
+            bail!("Error: multiple snapshots cannot be sent redacted.");
+        }
+        let Some((head, _)) = self
+            .snapshot
+            .as_deref()
+            .and_then(|name| name.split_once('@'))
+        else {
+            bail!("Error: Unsupported flag with filesystem or bookmark.\nsend a snapshot");
+        };
+        let other = from.filter(|from| {
+            from.split_once('@')
+                .is_some_and(|(of, _)| !of.is_empty() && of != head)
+        });
+        if let Some(other) = other {
+            let listed = client.call(&ZfsList {
+                names: vec![head.to_owned()],
+                depth: Some(0),
+                properties: Some(vec!["origin".into()]),
+                ..ZfsList::default()
+            })?;
+            let mut origins = listed.datasets.iter().filter_map(|one| {
+                let origin = one.properties.get("origin")?;
+                Some(origin.value.as_str())
+            });
+            if !origins.any(|origin| origin == other) {
+                bail_usage!("incremental source must be in same filesystem");
+            }
+        }
+        Ok(())
+    }
+
+    fn stream(self, client: &Client) -> anyhow::Result<()> {
         let is_verbose = self.verbose > 0 || self.parsable;
         if !self.dry_run && rustix::termios::isatty(std::io::stdout()) {
             bail!(
@@ -115,10 +187,6 @@ impl Send {
             false if from.contains(['@', '#']) => from.clone(),
             false => format!("{head}@{from}"),
         });
-        let is_one = !self.replicate && self.all_from.is_empty();
-        if self.token.is_none() && !snapshot.contains('@') && !is_one {
-            bail!("Error: Unsupported flag with filesystem or bookmark; send a snapshot.");
-        }
         let send = ZfsSend {
             snapshot,
             from,
@@ -136,9 +204,16 @@ impl Send {
             redact: self.redact,
             token: self.token,
         };
-        let mut first = String::new();
-        if is_verbose && let Some(token) = &send.token {
-            first = token_words(token);
+        if is_verbose
+            && !self.json
+            && let Some(token) = &send.token
+        {
+            // Also where it cannot be gone on with.
+            let text = token_words(token);
+            match self.dry_run {
+                true => print!("{text}"),
+                false => eprint!("{text}"),
+            }
         }
         if self.dry_run || is_verbose || self.skip_missing {
             let plan = client.call(&ZfsSendPlan { send: send.clone() })?;
@@ -148,7 +223,7 @@ impl Send {
             if is_verbose {
                 let text = match self.json {
                     true => format!("{}\n", planned_json(&plan)),
-                    false => first + &planned(&plan, self.parsable),
+                    false => planned(&plan, self.parsable),
                 };
                 match self.dry_run {
                     true => print!("{text}"),

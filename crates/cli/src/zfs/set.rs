@@ -8,6 +8,7 @@ use dataset::props::{find, is_user_property};
 use super::values;
 use crate::client::Client;
 use crate::settings::assignments;
+use crate::usage::{MINUS_ONE, Status};
 
 /// Set properties.
 #[derive(Debug, Args)]
@@ -29,15 +30,22 @@ impl Set {
             .take_while(|word| word.contains('='))
             .count();
         let (assigned, names) = self.words.split_at(count);
-        if assigned.is_empty() {
-            bail!("missing property=value argument(s)");
+        if names.iter().any(|name| name.contains('=')) {
+            bail_usage!("invalid argument order");
         }
         if names.is_empty() {
-            bail!("missing dataset name(s)");
+            bail_usage!("missing dataset name(s)");
         }
+        if assigned.is_empty() {
+            bail_usage!("missing property=value argument(s)");
+        }
+        let properties = assignments(assigned).map_err(|error| Status {
+            code: MINUS_ONE,
+            text: format!("{error:#}"),
+        })?;
         let changed = client.call(&ZfsSet {
             names: names.to_vec(),
-            properties: assignments(assigned)?,
+            properties,
             no_mount: self.no_mount,
             command: typed,
         })?;

@@ -60,7 +60,7 @@ impl Upgrade {
             (false, _) => !is_more,
         };
         if !goes_together {
-            bail_usage!("these options and words do not go together; see 'zfs upgrade --help'");
+            bail_usage!("");
         }
         if self.verbose {
             describe();

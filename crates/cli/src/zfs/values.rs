@@ -1,6 +1,8 @@
 //! Dataset properties as people read them: which are sizes, ratios, times (zfs_prop.c, and
 //! `zfs_prop_get` in lib/libzfs/libzfs_dataset.c for the conversions).
 
+use dataset::props::ValueKind;
+
 use crate::numbers;
 
 /// How a property's parseable value turns into text for people.
@@ -105,7 +107,8 @@ pub fn is_known(property: &str) -> bool {
 
 /// A value for people, or exact with `parseable`.
 pub fn shown(property: &str, value: &str, parseable: bool) -> String {
-    if value.is_empty() {
+    // One of users that is set to nothing is nothing.
+    if value.is_empty() && !property.contains(':') {
         return "-".into();
     }
     if parseable {
@@ -128,10 +131,51 @@ pub fn shown(property: &str, value: &str, parseable: bool) -> String {
     }
 }
 
+/// The narrowest widths of `zfs get`'s columns of properties and of values, by what is asked for:
+/// as wide as names, headings and the words that a property takes, whether they are shown or not
+/// (`zprop_print_headers`, lib/libzfs/libzfs_util.c; `zprop_width`, module/zcommon/zprop_common.c).
+pub fn least_widths<'a>(asked: impl Iterator<Item = &'a str>) -> (usize, usize) {
+    let (mut names, mut values) = (0, 0);
+    for name in asked {
+        names = names.max(name.len());
+        let width = match dataset::props::find(name) {
+            None => name.len(),
+            Some(native) => match native.kind {
+                ValueKind::Number => native.column.len().max(5),
+                ValueKind::Text => native.column.len(),
+                ValueKind::Index(table) => {
+                    let words = table.iter().map(|(word, _)| word.len());
+                    words.max().unwrap_or(0).max(native.column.len())
+                }
+            },
+        };
+        values = values.max(width);
+    }
+    (names, values)
+}
+
 /// The heading of a column.
 pub fn heading(property: &str) -> String {
     match dataset::props::find(property) {
         Some(native) => native.column.to_owned(),
         None => property.to_uppercase(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As OpenZFS's `zfs get compression,used` has it: a column of values as wide as the longest
+    /// word that compression takes.
+    #[test]
+    fn columns_are_as_wide_as_what_could_be_in_them() {
+        let widths = |names: &[&str]| least_widths(names.iter().copied());
+        assert_eq!(widths(&["used"]), (4, 5));
+        assert_eq!(
+            widths(&["compression", "used"]),
+            (11, "zstd-fast-1000".len())
+        );
+        assert_eq!(widths(&["my:property"]), (11, 11));
     }
 }

@@ -12,7 +12,7 @@ use super::vdevs::{Naming, planned_layout};
 use crate::client::Client;
 use crate::numbers;
 use crate::refusals;
-use crate::settings::assignments;
+use crate::settings::{assignments, of_option};
 
 /// Give a pool more vdevs, spares or cache devices.
 #[derive(Debug, Args)]
@@ -81,9 +81,11 @@ impl Add {
 /// The only property that can be given for new devices.
 pub(super) fn ashift(properties: &[String]) -> anyhow::Result<Option<u8>> {
     let mut ashift = None;
-    for (name, value) in assignments(properties)? {
+    for (name, value) in assignments(properties).map_err(of_option)? {
         if name != "ashift" {
-            bail_usage!("'{name}' cannot be set here: only ashift can");
+            bail_usage!(
+                "property '{name}' is not a valid pool or vdev property\nonly ashift is set here"
+            );
         }
         let number: u8 = value
             .parse()
@@ -291,7 +293,7 @@ fn pool_version(text: &str) -> Result<u64, String> {
         })
         .ok_or_else(|| {
             format!(
-                "invalid version '{text}': there are 1 to {VERSION_LEGACY_MAX} and \
+                "invalid version '{text}'\nthere are 1 to {VERSION_LEGACY_MAX} and \
              {VERSION_FEATURES}"
             )
         })

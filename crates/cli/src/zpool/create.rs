@@ -5,7 +5,7 @@ use api::{DeviceSpec, VdevClass, VdevLayout, VdevSpec, ZpoolCreate};
 use clap::Args;
 
 use crate::client::Client;
-use crate::settings::assignments;
+use crate::settings::{assignments, of_option};
 use crate::zfs::keys;
 use crate::zpool::vdevs::{Naming, planned_layout};
 
@@ -50,7 +50,7 @@ impl Create {
         if let Some(mountpoint) = self.mountpoint {
             filesystem_properties.insert("mountpoint".into(), mountpoint);
         }
-        let mut properties = assignments(&self.pool_properties)?;
+        let mut properties = assignments(&self.pool_properties).map_err(of_option)?;
         if let Some(name) = self.temporary_name {
             properties.insert("tname".into(), name);
         }
@@ -300,6 +300,16 @@ impl DraidWord {
             spares: spares as u8,
         })
     }
+}
+
+/// Whether a word is the name of a distributed spare, `draid1-0-0` (`zpool_is_draid_spare`,
+/// lib/libzfs/libzfs_pool.c).
+pub(super) fn is_distributed_spare(word: &str) -> bool {
+    let Some(numbers) = word.strip_prefix("draid") else {
+        return false;
+    };
+    let numbers: Vec<&str> = numbers.split('-').collect();
+    numbers.len() == 3 && numbers.iter().all(|number| number.parse::<u32>().is_ok())
 }
 
 /// A device given as an absolute path, a path that exists from here, or the name of a disk in /dev.

@@ -56,7 +56,7 @@ impl Get {
         };
         if let Some(unknown) = fields.iter().find(|field| !FIELDS.contains(field)) {
             bail_usage!(
-                "invalid column name '{unknown}'; columns are name, property, value, source"
+                "invalid column name '{unknown}'\ncolumns are name, property, value, source"
             );
         }
         let pools = client.call(&ZpoolList::default())?.pools;

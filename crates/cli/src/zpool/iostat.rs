@@ -377,7 +377,7 @@ impl Iostat {
         };
         let Some(first) = pool(first) else {
             bail!(
-                "Unable to parse pools/vdevs list: '{first}' is no pool, and not all of the words \
+                "Unable to parse pools/vdevs list.\n'{first}' is no pool, and not all of the words \
                  are vdevs.\nNames of pools are shown by 'zpool list', those of vdevs by 'zpool \
                  status'"
             );

@@ -27,7 +27,7 @@ pub use get::source_text;
 
 use api::{
     DdtPruned, HistoryRecord, PoolHistory, Prefetched, ZpoolClear, ZpoolDdtPrune, ZpoolDestroy,
-    ZpoolExport, ZpoolHistory, ZpoolPrefetch, ZpoolSet, ZpoolStatus, ZpoolSync,
+    ZpoolExport, ZpoolFreeze, ZpoolHistory, ZpoolPrefetch, ZpoolSet, ZpoolStatus, ZpoolSync,
 };
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value};
@@ -95,6 +95,9 @@ enum Command {
     History(History),
     /// Write everything that is pending
     Sync(Sync),
+    /// Have a pool write no more transaction groups: for tests
+    #[command(hide = true)]
+    Freeze(Freeze),
     /// Read tables of deduplicated and of cloned blocks into memory
     Prefetch(Prefetch),
     /// Remove the oldest entries with one reference from dedup tables
@@ -172,6 +175,11 @@ struct Sync {
 }
 
 #[derive(Debug, Args)]
+struct Freeze {
+    pool: String,
+}
+
+#[derive(Debug, Args)]
 struct Prefetch {
     /// ddt (dedup tables) or brt (tables of cloned blocks); both without it
     #[arg(short = 't', value_name = "TYPE", value_parser = prefetched)]
@@ -183,7 +191,7 @@ fn prefetched(text: &str) -> Result<Prefetched, String> {
     match text {
         "ddt" => Ok(Prefetched::Ddt),
         "brt" => Ok(Prefetched::Brt),
-        _ => Err("it is ddt or brt".into()),
+        _ => Err("unsupported prefetch type\nit is ddt or brt".into()),
     }
 }
 
@@ -275,7 +283,7 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Set(set) => {
             let Some((property, value)) = set.assignment.split_once('=') else {
                 bail_usage!(
-                    "missing value in property=value argument '{}'",
+                    "missing value in property=value argument\n'{}' has none",
                     set.assignment
                 );
             };
@@ -301,6 +309,10 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
         Command::Events(events) => events.run(client),
         Command::History(history) => print_history(&history, client),
         Command::Version(version) => version.run("zpool"),
+        Command::Freeze(freeze) => {
+            client.call(&ZpoolFreeze { name: freeze.pool })?;
+            Ok(())
+        }
         Command::Sync(sync) => {
             client.call(&ZpoolSync {
                 names: sync.pools,

@@ -62,10 +62,10 @@ pub fn removal(report: &RemovalReport) -> String {
             let rate = (copied_bytes / elapsed).max(1);
             let minutes = report.total_bytes.saturating_sub(copied_bytes) / rate / 60;
             let done = 100.0 * copied_bytes as f64 / report.total_bytes.max(1) as f64;
-            let estimate = if minutes < ESTIMATE_MAX_S / 60 {
-                format!("{} to go", clock(minutes))
-            } else {
-                "(copy is slow, no estimated time)".to_owned()
+            let estimate = match &report.waits_for {
+                Some(why) => format!("paused: {why}"),
+                None if minutes < ESTIMATE_MAX_S / 60 => format!("{} to go", clock(minutes)),
+                None => "(copy is slow, no estimated time)".to_owned(),
             };
             format!(
                 "Evacuation of {} in progress since {}\n\
@@ -192,6 +192,7 @@ mod tests {
             copied_bytes: 45_568,
             total_bytes: 455_680,
             mapping_bytes: 1008,
+            waits_for: None,
         };
         let text = removal(&report);
         assert!(
@@ -205,6 +206,12 @@ mod tests {
         assert!(text.starts_with("Evacuation of mirror in progress since "));
         assert!(
             text.contains("\n\t44.5K copied out of 445K at ") && text.contains("/s, 10.00% done, "),
+            "{text}"
+        );
+        report.waits_for = Some("waits until mirror-0 can be used and lacks nothing".into());
+        let text = removal(&report);
+        assert!(
+            text.ends_with(", paused: waits until mirror-0 can be used and lacks nothing"),
             "{text}"
         );
     }

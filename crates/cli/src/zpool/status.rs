@@ -117,7 +117,7 @@ impl Status {
             eprintln!("no pools available");
         } else if pools.is_empty() && names.is_empty() {
             println!("all pools are healthy");
-        } else if self.exceptions {
+        } else if self.exceptions && !names.is_empty() {
             for name in found {
                 if !pools.iter().any(|pool| pool.name == name) {
                     println!("pool '{name}' is healthy");

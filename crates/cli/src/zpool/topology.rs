@@ -11,7 +11,7 @@ use api::{
 use clap::Args;
 
 use super::administer::ashift;
-use super::create::device;
+use super::create::{device, is_distributed_spare};
 use super::power;
 use crate::client::Client;
 use crate::refusals;
@@ -41,10 +41,14 @@ impl How {
         (name, device, new_device): (String, String, String),
         replace: bool,
     ) -> anyhow::Result<()> {
+        let new_device = match replace && is_distributed_spare(&new_device) {
+            true => new_device,
+            false => self::device(&new_device)?.path,
+        };
         client.call(&ZpoolAttach {
             name: name.clone(),
             device,
-            new_device: self::device(&new_device)?.path,
+            new_device,
             replace,
             sequential: self.sequential,
             ashift: ashift(&self.properties)?,

@@ -304,7 +304,7 @@ fn wanted(words: &[String]) -> anyhow::Result<Vec<Activity>> {
     let one = |word: &String| match ACTIVITIES.into_iter().find(|(name, _)| name == word) {
         Some((_, activity)) => Ok(activity),
         None => bail_usage!(
-            "invalid activity '{word}'; known are {}",
+            "invalid activity '{word}'\nknown are {}",
             ACTIVITIES.map(|(name, _)| name).join(", ")
         ),
     };

@@ -99,14 +99,17 @@ fn a_clone_is_made_promoted_and_destroyed() {
             "zfs clone tank/a@1 tank/c@s",
             "snapshot delimiter '@' is not expected here",
         ),
-        ("zfs clone tank/a tank/c", "cannot create 'tank/c'"),
+        (
+            "zfs clone tank/a tank/c",
+            "cannot open 'tank/a': missing '@' delimiter in snapshot name",
+        ),
         (
             "zfs promote tank/a",
             "cannot promote 'tank/a': not a cloned filesystem",
         ),
         (
             "zfs promote tank/a@1",
-            "cannot promote 'tank/a@1': snapshots can not be promoted",
+            "cannot open 'tank/a@1': snapshot delimiter '@' is not expected here",
         ),
         (
             "zfs promote tank/none",
@@ -235,7 +238,7 @@ fn what_is_refused_is_refused_before_clones_go() {
     };
     for held in ["tank/a@2", "tank/c@own", "tank/d@own"] {
         bed.ok(&format!("zfs hold keep {held}"));
-        let told = format!("snapshot '{held}' is held");
+        let told = format!("cannot destroy snapshot {held}: it's being held.");
         refused("zfs rollback -R tank/a@1", &told);
         refused("zfs destroy -nR tank/a@2", &told);
         refused("zfs destroy -R tank/a@2", &told);

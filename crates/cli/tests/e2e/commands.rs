@@ -27,27 +27,6 @@ fn a_first_zpool_create_starts_the_server_by_itself() {
     server.ok("down");
 }
 
-/// Goal: who gives a pool a device that nothing uses yet is told so, then and later.
-#[test]
-fn what_is_kept_and_not_used_is_said() {
-    let server = Server::start();
-    let disks = server.disks(6, 128 << 20);
-    let told = |words: &str| {
-        let words: Vec<&str> = words.split_whitespace().collect();
-        let output = server.command(&words);
-        assert!(output.status.success(), "{}", text_of(&output));
-        String::from_utf8(output.stderr).expect("text")
-    };
-    let data = disks[..4].join(" ");
-    let said = told(&format!(
-        "zpool create -O mountpoint=none tank draid1:4c:1s {data}"
-    ));
-    assert!(said.contains("distributed spares"), "{said}");
-    assert_eq!(told(&format!("zpool add tank cache {}", disks[4])), "");
-    assert_eq!(told(&format!("zpool add tank spare {}", disks[5])), "");
-    server.ok("zpool destroy tank");
-}
-
 /// Goal: a server that does not answer yet is not said to be none. Method: the lock that it has.
 #[test]
 fn a_server_that_still_starts_is_told_of_and_waited_for() {
@@ -396,7 +375,7 @@ fn renames_and_lists_of_snapshots_are_refused_or_taken_as_by_zfs() {
     server.ok("zfs snapshot tank/a@y");
     for (command, reason) in [
         ("zfs rename -r tank/a tank/c", "must be a snapshot"),
-        ("zfs rename -p -u tank/a tank/c", "cannot be used with"),
+        ("zfs rename -p -u tank/a tank/c", "mutually exclusive"),
         ("zfs rename tank/a other/a", "within same pool"),
         ("zfs rename tank/a@x tank/b@y", "part of same dataset"),
         ("zfs destroy tank/a@no,nosuch", "could not find"),

@@ -94,6 +94,11 @@ impl Fake {
 
     /// Puts a disk into its slot.
     pub fn plug(&self, index: usize) {
+        self.plug_into(index, index);
+    }
+
+    /// Puts a disk into any slot.
+    fn plug_into(&self, index: usize, slot: usize) {
         let (block, name) = (self.block(index), &self.names[index]);
         for file in ["dev", "size", "ro"] {
             let real = format!("/sys/block/{name}/{file}");
@@ -104,8 +109,8 @@ impl Fake {
         write(&block.join("device/serial"), &format!("Z{index}\n"));
         write(&block.join("queue/rotational"), "1\n");
         link(
-            &block.join(format!("device/enclosure_device:Slot 0{index}")),
-            self.light(index, "fault").parent().expect("its slot"),
+            &block.join(format!("device/enclosure_device:Slot 0{slot}")),
+            self.light(slot, "fault").parent().expect("its slot"),
         );
     }
 
@@ -340,6 +345,44 @@ fn disks_are_known_found_and_lit() {
     server.wait_until("its fault light", || fake.is_lit(2, "fault"));
     server.ok("down");
     assert!(fake.is_lit(2, "fault"));
+}
+
+/// Goal: a disk that is put into the bay of one that failed takes its place, where the pool wants
+/// that.
+#[test]
+fn a_disk_takes_the_place_of_the_one_in_its_bay() {
+    if !can_mount() {
+        return;
+    }
+    let mut server = Server::prepare();
+    let files = server.disks(3, DISK_BYTES);
+    let devices = server.attach(&files);
+    let fake = Fake::of(&mut server, &devices);
+    fake.pull(2);
+    server.launch(&["daemon"]);
+    let pool = format!("bays{}", std::process::id());
+    let (d0, d1) = (&devices[0], &devices[1]);
+    server.ok(&format!("zpool create -m none {pool} mirror {d0} {d1}"));
+    server.wait_until("places are noted", || {
+        let book = std::fs::read_to_string(server.state().join("lights.json"));
+        book.is_ok_and(|book| book.contains("Slot 01"))
+    });
+    fake.pull(1);
+    server.ok(&format!("zpool offline -f {pool} {d1}"));
+    fake.plug_into(2, 1);
+    let has = |index: usize| {
+        let status = server.ok(&format!("zpool status {pool}"));
+        let mut words = status.split_whitespace();
+        words.any(|word| word == fake.names[index])
+    };
+    server.wait_until("the light of the bay", || fake.is_lit(1, "fault"));
+    assert!(has(1) && !has(2), "nobody asked for it");
+    server.ok(&format!("zpool set autoreplace=on {pool}"));
+    server.wait_until("another one is in its place", || {
+        // Something happens, and is looked at.
+        server.ok(&format!("zpool set comment=look {pool}"));
+        has(2) && !has(1)
+    });
 }
 
 /// How often something was asked of a disk.

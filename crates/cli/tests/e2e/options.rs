@@ -171,8 +171,8 @@ fn what_was_destroyed_goes_where_it_was_sent_to() {
     zdb_is_clean(&server.path("disks"), "tank");
 }
 
-/// A filesystem is sent as it is now, mounted or not, also as a difference, and can be gone on with
-/// as long as it has not changed. Of the snapshot that it takes nothing is left.
+/// A filesystem that is not mounted is sent as it is now, also as a difference, and can be gone on
+/// with as long as it has not changed. Of the snapshot that it takes nothing is left.
 #[test]
 fn a_filesystem_is_sent_as_it_is_now() {
     if !can_mount() {
@@ -191,7 +191,12 @@ fn a_filesystem_is_sent_as_it_is_now() {
     fill("first", 2_654_435_761);
     server.ok("zfs snapshot tank/src@a");
     fill("second", 2_246_822_519);
+    let said = server.fails("zfs send tank/src");
+    let why = "target is busy; if a filesystem, it must not be mounted";
+    assert!(said.contains(why), "{said}");
+    server.ok("zfs unmount tank/src");
     let whole = send(&server, "zfs send tank/src", "whole");
+    server.ok("zfs mount tank/src");
     assert!(accepted(&server, &whole).contains("tank/src@--head--"));
     let at = server.text("copy");
     let words = format!("zfs receive -o mountpoint={at} tank/copy");
@@ -207,7 +212,9 @@ fn a_filesystem_is_sent_as_it_is_now() {
         &format!("zfs receive -o mountpoint={at} tank/by"),
         &first,
     );
+    server.ok("zfs unmount tank/src");
     let rest = send(&server, "zfs send -i @a tank/src", "rest");
+    server.ok("zfs mount tank/src");
     receive(&server, "zfs receive -F tank/by", &rest);
     run("diff", &["-r", &root, &at]);
     // From where it broke off, but not with other contents.
@@ -225,8 +232,10 @@ fn a_filesystem_is_sent_as_it_is_now() {
     );
     server.ok("zfs mount tank/src");
     fill("third", 3_266_489_917);
+    server.ok("zfs unmount tank/src");
     let said = server.fails(&format!("zfs send -t {token}"));
     assert!(said.contains("was changed"), "{said}");
+    server.ok("zfs mount tank/src");
     std::fs::remove_file(Path::new(&root).join("third")).expect("it is there");
     let at = server.text("new");
     let words = format!("zfs receive -s -o mountpoint={at} tank/new");

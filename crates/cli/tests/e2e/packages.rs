@@ -247,8 +247,8 @@ fn a_package_is_installed_served_upgraded_and_purged() {
     let place = format!("./usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
     assert!(symbols.contains(&place), "{place}: {symbols}");
     assert_eq!(
-        root.run("readlink -f /usr/sbin/zpool /usr/sbin/zfs"),
-        "/usr/bin/millpond\n".repeat(2)
+        root.run("readlink -f /usr/sbin/zpool /usr/sbin/zfs /usr/sbin/zstream"),
+        "/usr/bin/millpond\n".repeat(3)
     );
     assert!(root.run("millpond --version").starts_with("millpond 0.1.0"));
     for file in [

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 use crate::harness::{Server, can_mount, run, text_of, zdb_is_clean};
+use crate::users::{as_nobody, can_be_others, program};
 
 /// A server with a pool `tank` mounted at `mnt`.
 pub(crate) fn tank() -> Server {
@@ -490,23 +491,14 @@ fn quotas_and_reservations_hold() {
         let message = server.fails(&format!("zfs set {setting} tank/own"));
         assert!(message.contains(reason), "{message}");
     }
-    // Limits of filesystems and snapshots; also of what was made before there were any, and comes
-    // by another name.
+    // What was made before there were limits, and comes by another name, counts too.
     server.ok("zfs create -p tank/before/below");
     server.ok("zfs create tank/few");
-    server.ok("zfs set filesystem_limit=1 snapshot_limit=1 tank/few");
+    server.ok("zfs set filesystem_limit=3 snapshot_limit=1 tank/few");
     server.ok("zfs create tank/few/a");
-    assert!(server.fails("zfs create tank/few/b").contains("limit"));
+    server.ok("zfs rename tank/before tank/few/before");
     server.ok("zfs snapshot tank/few@a");
-    assert!(server.fails("zfs snapshot tank/few@b").contains("limit"));
-    server.ok("zfs set filesystem_limit=2 tank/few");
-    let moves = "zfs rename tank/before tank/few/before";
-    assert!(server.fails(moves).contains("limit"));
-    server.ok("zfs set filesystem_limit=3 tank/few");
-    server.ok("zfs snapshot tank/before/below@b");
-    assert!(server.fails(moves).contains("limit"));
-    server.ok("zfs destroy tank/before/below@b");
-    server.ok(moves);
+    limits_bind_users(&server);
     // What stays below the limit may move.
     server.ok("zfs rename tank/few/a tank/few/before/a");
     assert_eq!(value(&server, "filesystem_count", "tank/few"), "3");
@@ -750,7 +742,7 @@ fn a_refused_list_of_properties_changes_nothing() {
         ("volsize=8M quota=1M", "does not apply"),
         ("volsize=8M userquota@7=1M", "does not apply"),
         ("volsize=8M nosuch=1", "nosuch"),
-        ("compression=gzip volsize=5000", "multiple of 16384"),
+        ("compression=gzip volsize=5000", "volume block size (16K)"),
         ("compression=gzip volsize=bad", "bad"),
         ("refreservation=auto reservation=100T", "available space"),
     ] {
@@ -834,4 +826,39 @@ fn names_in_a_new_filesystem_are_as_in_its_parent() {
     fs::write(server.path("mnt/p/s/Name"), "x").unwrap();
     assert!(!server.path("mnt/p/s/name").exists());
     done(&server);
+}
+
+/// Limits of filesystems and snapshots that are reached bind who may not change them, and not root.
+fn limits_bind_users(server: &Server) {
+    if !can_be_others() {
+        return;
+    }
+    let program = program(server);
+    server.ok("zfs allow nobody create,mount,snapshot,rename,destroy tank");
+    server.ok("zfs create -o canmount=off tank/away");
+    let refused = |words: &str| {
+        let output = as_nobody(server, &program, words);
+        let told = text_of(&output);
+        assert!(
+            !output.status.success() && told.contains("limit"),
+            "{words}: {told}"
+        );
+    };
+    for words in [
+        "zfs create -u tank/few/b",
+        "zfs snapshot tank/few@b",
+        "zfs rename tank/away tank/few/away",
+    ] {
+        refused(words);
+        server.ok(words);
+    }
+    for words in [
+        "zfs rename tank/few/away tank/away",
+        "zfs destroy tank/few@b",
+        "zfs destroy tank/few/b",
+        // zdb takes what is stored of permissions for lost.
+        "zfs unallow nobody tank",
+    ] {
+        server.ok(words);
+    }
 }

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::golden::Golden;
-use crate::harness::{Server, can_mount, run, text_of, zdb_is_clean};
+use crate::harness::{MILLPOND, Server, can_mount, run, text_of, zdb_is_clean};
 use crate::keys::with_input;
 use crate::streams::{accepted, compare, pool, receive, refused, send, unpack, value};
 use crate::walk::compare_received;
@@ -154,6 +154,14 @@ fn a_tree_is_sent_as_it_is_encrypted() {
     let token = value(server, "tank/child", "receive_resume_token");
     let told = server.ok(&format!("stream token {token}"));
     assert!(told.contains("rawok = 1"), "{told}");
+    // As those ask who know OpenZFS's command.
+    let zstream = server.text("zstream");
+    std::os::unix::fs::symlink(MILLPOND, &zstream).expect("a link");
+    assert_eq!(run(&zstream, &["token", &token]), told);
+    let corrupt = std::process::Command::new(&zstream)
+        .args(["token", &token[..token.len() - 4]])
+        .output();
+    assert!(!corrupt.expect("it runs").status.success());
     let rest = send(server, &format!("zfs send -t {token}"), "rest");
     accepted(server, &rest);
     receive(server, "zfs receive -s -u tank/child", &rest);
@@ -397,4 +405,69 @@ fn raw_streams_go_to_openzfs_and_back() {
     assert!(status.contains("No known data errors"), "{status}");
     server.ok("zpool export encrypted");
     zdb_is_clean(Path::new(&golden.directory), "encrypted");
+}
+
+/// Goal: who mounts what was received raw to read from it can still receive the next stream.
+/// Method: files, one of them open without a name, are sent raw and received; with its key loaded
+/// the copy is mounted with `-o ro` and read, and the next stream comes. Mounted to be written, it
+/// counts what its owners use, which is a change.
+#[test]
+fn a_mount_to_read_from_writes_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    pool(&server);
+    let key = server.text("key");
+    std::fs::write(&key, [7; 32]).expect("a key");
+    let (at, copied) = (server.text("at"), server.text("copied"));
+    server.ok(&format!(
+        "zfs create -o encryption=on -o keyformat=raw -o keylocation=file://{key} \
+         -o mountpoint={at} tank/e"
+    ));
+    for file in 0..50 {
+        std::fs::write(format!("{at}/f{file}"), vec![b'x'; 9000]).expect("a file");
+    }
+    let nameless = std::fs::File::open(format!("{at}/f7")).expect("a file");
+    std::fs::remove_file(format!("{at}/f7")).expect("removed");
+    server.ok("zfs snapshot tank/e@one");
+    drop(nameless);
+    std::fs::write(format!("{at}/later"), "later").expect("a file");
+    server.ok("zfs snapshot tank/e@two");
+    let first = send(&server, "zfs send -w tank/e@one", "first");
+    let second = send(&server, "zfs send -w -i @one tank/e@two", "second");
+    receive(
+        &server,
+        &format!("zfs receive -u -o mountpoint={copied} tank/copy"),
+        &first,
+    );
+    server.ok(&format!("zfs load-key -L file://{key} tank/copy"));
+    let counted = || {
+        let output = server.command(&["zfs", "userspace", "-Hn", "tank/copy"]);
+        output.status.success()
+    };
+    for _ in 0..2 {
+        server.ok("zfs mount -o ro tank/copy");
+        run("grep", &["-qr", "xx", &copied]);
+        assert!(std::fs::write(format!("{copied}/no"), "no").is_err());
+        server.ok("zpool sync tank");
+        assert_eq!(value(&server, "tank/copy", "written"), "0");
+        server.ok("zfs unmount tank/copy");
+        assert_eq!(value(&server, "tank/copy", "written"), "0");
+    }
+    receive(&server, "zfs receive -u tank/copy", &second);
+    server.ok("zfs mount -o ro tank/copy");
+    let later = std::fs::read(format!("{copied}/later")).expect("a file");
+    assert_eq!(later, b"later");
+    server.ok("zpool sync tank");
+    assert_eq!(value(&server, "tank/copy", "written"), "0");
+    // From here on it may be changed.
+    server.ok("zfs mount -o remount,rw tank/copy");
+    server.wait_until("owners are counted", || {
+        server.ok("zpool sync tank");
+        value(&server, "tank/copy", "written") != "0" && counted()
+    });
+    std::fs::write(format!("{copied}/yes"), "yes").expect("a file");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
 }

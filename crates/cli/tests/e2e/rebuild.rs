@@ -59,7 +59,10 @@ fn devices_are_rebuilt_sequentially() {
     server.ok("zpool scrub -e tank");
     assert!(!server.ok("zpool status tank").contains("error scrub"));
     let refused = server.fails("zpool scrub -e -p tank");
-    assert!(refused.contains("cannot be used with"), "{refused}");
+    assert!(
+        refused.contains("-e and -p are mutually exclusive"),
+        "{refused}"
+    );
     server.ok("zpool export tank");
     zdb_is_clean(&server.path("disks"), "tank");
 
@@ -67,7 +70,7 @@ fn devices_are_rebuilt_sequentially() {
     let raidz = raidz.join(" ");
     server.ok(&format!("zpool create -f -m none other raidz {raidz}"));
     let refused = server.fails(&format!("zpool replace -f -s other {} {new}", d[3]));
-    let words = "only mirror vdevs support sequential reconstruction here";
+    let words = "only mirror and dRAID vdevs support sequential reconstruction";
     assert!(refused.contains(words), "{refused}");
     server.ok("zpool destroy other");
     server.ok(&format!("zpool create -f -d -m none other {}", d[3]));

@@ -65,7 +65,10 @@ fn a_refused_create_leaves_its_devices_as_they_were() {
             "-O refquota=8M -O refreservation=9M",
             "greater than available",
         ),
-        ("-R rel", "bad alternate root"),
+        (
+            "-R rel",
+            "invalid alternate root 'rel': must be an absolute path",
+        ),
         ("-o altroot=rel", "bad alternate root"),
         (&format!("-m {used}"), &in_use),
         (
@@ -126,17 +129,17 @@ fn what_is_not_there_is_named_and_the_exit_status_tells() {
         ),
         (
             "zpool scrub -s tank",
-            "cannot cancel scrubbing 'tank': there is no active scrub",
+            "cannot cancel scrubbing tank: there is no active scrub",
         ),
         (
             "zpool scrub -p tank",
-            "cannot pause scrubbing 'tank': there is no active scrub",
+            "cannot pause scrubbing tank: there is no active scrub",
         ),
         (
             &format!("zpool remove tank {d0}"),
             "it is a part of mirror-0",
         ),
-        ("zpool remove tank nosuch", "there is no such device"),
+        ("zpool remove tank nosuch", "no such device in pool"),
         (
             &format!("zpool import -d {d0} tank"),
             "a pool with that name is already created/imported,\nand no additional pools with that \

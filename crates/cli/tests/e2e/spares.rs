@@ -260,3 +260,33 @@ fn openzfs_takes_over_our_spares_and_we_take_over_its() {
     zdb_is_clean(&server.path("disks"), "tank");
     server.stop();
 }
+
+/// Goal: distributed spares are used by the commands as OpenZFS's are, and refused in its words.
+#[test]
+fn distributed_spares_are_used_by_name() {
+    let mut server = Server::start();
+    let d = server.disks(11, 128 << 20);
+    let first = d[..5].join(" ");
+    let second = d[5..10].join(" ");
+    server.ok(&format!(
+        "zpool create -O mountpoint=none tank draid1:2d:5c:1s {first} draid1:2d:5c:1s {second}"
+    ));
+    let state = |name: &str| line(&server.ok("zpool status tank"), name);
+    assert_eq!(state("draid1-0-0"), "draid1-0-0 AVAIL");
+    let refused = server.fails(&format!("zpool replace tank {} draid1-1-0", d[0]));
+    let words = "dRAID spares can only replace child devices in their parent's dRAID vdev";
+    assert!(refused.contains(words), "{refused}");
+    let refused = server.fails("zpool remove tank draid1-0-0");
+    assert!(refused.contains("goes with that"), "{refused}");
+    server.ok(&format!("zpool replace -s -w tank {} draid1-0-0", d[0]));
+    assert_eq!(state("draid1-0-0"), "draid1-0-0 INUSE currently in use");
+    assert!(state("spare-0").contains("ONLINE"), "{}", state("spare-0"));
+    let refused = server.fails(&format!("zpool replace tank {} draid1-0-0", d[1]));
+    assert!(refused.contains("part of active pool"), "{refused}");
+    server.ok("zpool wait -t scrub,resilver tank");
+    server.ok("zpool detach tank draid1-0-0");
+    assert_eq!(state("draid1-0-0"), "draid1-0-0 AVAIL");
+    server.ok("zpool export tank");
+    zdb_is_clean(&server.path("disks"), "tank");
+    server.stop();
+}

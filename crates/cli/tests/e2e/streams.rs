@@ -19,7 +19,7 @@ pub fn unpack(server: &Server, name: &str) -> Option<(PathBuf, Value)> {
     let packed = streams.join(format!("{name}.zstream.zst"));
     let (packed, out) = (packed.to_string_lossy(), file.to_string_lossy());
     run("zstd", &["-qdf", &packed, "-o", &out]);
-    let manifest = std::fs::read(streams.join(format!("{name}.json"))).expect("a manifest");
+    let manifest = oracles::manifest(&streams, name);
     Some((file, serde_json::from_slice(&manifest).expect("JSON")))
 }
 
@@ -171,12 +171,14 @@ fn names_follow_from_options_and_refusals_say_why() {
         (
             "zfs receive tank/exact",
             &full,
-            "cannot receive: destination 'tank/exact' exists\nmust specify -F to overwrite it",
+            "cannot receive new filesystem stream: destination 'tank/exact' exists\n\
+             must specify -F to overwrite it",
         ),
         (
             "zfs receive -F tank/exact",
             &full,
-            "cannot receive: destination has snapshots (eg. tank/exact@mine)\nmust destroy them",
+            "cannot receive new filesystem stream: destination has snapshots (eg. \
+             tank/exact@mine)\nmust destroy them",
         ),
         (
             "zfs receive tank/none",
@@ -186,7 +188,7 @@ fn names_follow_from_options_and_refusals_say_why() {
         (
             "zfs receive tank/data@s1",
             &difference,
-            "cannot receive incremental stream: destination snapshot 'tank/data@s1' exists",
+            "cannot restore to tank/data@s1: destination already exists",
         ),
         ("zfs receive -A tank/data", &full, "'tank/data'"),
     ] {
@@ -652,12 +654,14 @@ fn a_difference_begins_with_the_snapshot_that_was_named() {
     assert_eq!(both, ["tank/c@s tank/c@x", "tank/c/d@s tank/c/d@x"]);
     let both = planned("-R -i tank/fs@s tank/c@x");
     assert_eq!(both, [of_top, of_child].concat());
-    for options in ["-i", "-p -i", "-I", "-R -i"] {
+    for (options, why) in [
+        ("-i", "not an earlier snapshot"),
+        ("-p -i", "not an earlier snapshot"),
+        ("-I", "must be in same filesystem"),
+        ("-R -i", "must be in same filesystem"),
+    ] {
         let text = server.fails(&format!("zfs send {options} tank/other@s tank/c@x"));
-        assert!(
-            text.contains("not an earlier snapshot"),
-            "{options}: {text}"
-        );
+        assert!(text.contains(why), "{options}: {text}");
     }
     let text = server.fails("zfs send -R -i @x tank/c@s");
     assert!(text.contains("not an earlier snapshot"), "{text}");

@@ -14,6 +14,7 @@ use host::State;
 
 mod files;
 mod network;
+mod trees;
 
 struct Server {
     service: Arc<Service>,
@@ -40,6 +41,7 @@ impl Server {
             cache_bytes: Some(64 << 20),
             cache_wear_percent: Some(100),
             cache_trim_ahead_percent: 0,
+            inject: false,
             ups: None,
             settings: Vec::new(),
             file: None,

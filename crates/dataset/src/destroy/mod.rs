@@ -145,6 +145,31 @@ impl Destroyer<'_> {
         Ok(())
     }
 
+    /// Why snapshots cannot be destroyed now, of each that is open or held
+    /// (`zfs_destroy_snaps_nvl`, lib/libzfs/libzfs_dataset.c, tells of each).
+    ///
+    /// # Errors
+    /// [`DatasetError::NotFound`].
+    pub async fn needed(
+        &self,
+        names: &[String],
+        defer: bool,
+    ) -> Result<Vec<DatasetError>, DatasetError> {
+        let _config = self.dsl.config.read().await;
+        let mut needed = Vec::new();
+        for name in names {
+            let snapshot = self.dsl.directories().resolve(name).await?;
+            match self.check_unneeded(&snapshot, defer).await {
+                Err(error @ (DatasetError::Busy { .. } | DatasetError::Held { .. })) => {
+                    needed.push(error);
+                }
+                Ok(()) | Err(DatasetError::HasClones { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(needed)
+    }
+
     /// Whether a snapshot that is to be destroyed once nobody needs it is needed now.
     fn is_put_off(&self, snapshot: &Arc<Ds>) -> bool {
         let state = snapshot.state();

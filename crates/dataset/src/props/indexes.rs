@@ -162,7 +162,7 @@ pub(crate) const LOGBIAS: IndexTable = &[("latency", 0), ("throughput", 1)];
 pub(crate) const CANMOUNT: IndexTable = &[("off", 0), ("on", 1), ("noauto", 2)];
 pub(crate) const CACHE: IndexTable = &[("none", 0), ("metadata", 1), ("all", 2)];
 pub(crate) const SYNC: IndexTable = &[("standard", 0), ("always", 1), ("disabled", 2)];
-pub(crate) const XATTR: IndexTable = &[("off", 0), ("on", 2), ("sa", 2), ("dir", 1)];
+pub(crate) const XATTR: IndexTable = &[("off", 0), ("sa", 2), ("on", 2), ("dir", 1)];
 pub(crate) const DNODESIZE: IndexTable = &[
     ("legacy", 0),
     ("auto", 1),

@@ -661,6 +661,20 @@ async fn limits_on_filesystems_and_snapshots_are_counted() {
         .expect("destroyed");
     assert_eq!(pool.number("tank/a", "filesystem_count").await, 1);
     assert_eq!(pool.number("tank/a", "snapshot_count").await, 0);
+    // They do not bind who may change them; what is there beyond them is counted.
+    for number in 3..6 {
+        let name = format!("tank/a/{number}");
+        let made = dataset::lift_limits(true, pool.create(&name, &[])).await;
+        made.expect("created");
+    }
+    let names = ["tank/a/3@s".to_owned()];
+    let snapshots = pool.dsl.snapshots();
+    let taken = dataset::lift_limits(true, snapshots.take(&names, &[])).await;
+    taken.expect("taken");
+    let more = dataset::lift_limits(false, pool.create("tank/a/6", &[])).await;
+    assert!(matches!(more, Err(DatasetError::LimitReached { .. })));
+    assert_eq!(pool.number("tank/a", "filesystem_count").await, 4);
+    assert_eq!(pool.number("tank/a", "snapshot_count").await, 1);
     pool.check().await;
 }
 

@@ -14,17 +14,21 @@
 //! # Order
 //!
 //! By ascending key, which is the order of the ZAPs' leaves: their keys are hashes. Leaves of the
-//! next entries are read side by side before the first of them is changed, as many as an eighth of
-//! the cache holds.
+//! next entries are read side by side, as many as a quarter of the cache holds or more, and an
+//! entry is stored as soon as its leaf is there, while the others are read: so those of which
+//! leaves are being read are stored in any order, but none is left behind. Reads hold no lock of
+//! the ZAP. The first leaves of all are read before the txg comes to it (`ahead`).
 //!
 //! # Damage
 //!
 //! An entry whose leaf cannot be read stays in the logs: it goes into the active one again, and is
 //! tried again with the others. At rest, nothing is done for such entries alone. A disk may take
-//! seconds to say that it cannot read: once [`TIME`] has passed since the first of them, what is
-//! left of the batch goes the same way untried. Nor does a filter say any more what is not in the
-//! table (`known`): new keys that belong to such a leaf are looked for, which fails, and do not
-//! come into the logs, so that what waits there for damaged leaves does not grow with new data.
+//! seconds to say that it cannot read. All entries of a leaf that are in work hear that at once,
+//! and once [`TIME`] has passed since the first of them, the others in work go the same way
+//! untried; these go on waiting as long as others are stored. Nor does a filter say any more what
+//! is not in the table (`known`): new keys that belong to such a leaf are looked for, which fails,
+//! and do not come into the logs, so that what waits there for damaged leaves does not grow with
+//! new data.
 //!
 //! # Crash
 //!
@@ -36,23 +40,29 @@
 //! Those that another release left may hold more than fits in memory, as may our own where there
 //! was more of it. Until they are flushed, which the import waits for, nothing is looked up. A step
 //! takes the entries with the smallest keys of the log that is being flushed ([`STEP_FIRST`] of
-//! them, then twice as many each time, up to [`STEP_MAX`]), stores those that the newer log does
-//! not have, and moves the mark; at the end of the log it is emptied and the two change places. So
-//! a crash between steps, or the real OpenZFS, finds logs as it leaves them itself. Entries whose
-//! leaf cannot be read go into the newer log again. When both logs were flushed, those are all that
-//! is left, and are kept in memory.
+//! them, then twice as many each time, up to [`STEP_MAX`], but no more than belong to so many
+//! leaves as are a quarter of the cache), stores those that the newer log does not have, and moves
+//! the mark; at the end of the log it is emptied and the two change places. So a crash between
+//! steps, or the real OpenZFS, finds logs as it leaves them itself. Entries whose leaf cannot be
+//! read go into the newer log again; once [`STEP_PATIENCE`] has passed since the first of them, so
+//! does what is left of the step. When both logs were flushed, those are all that is left, and are
+//! kept in memory, where they are tried again. If that has no room for them, they are flushed once
+//! more, each of them tried.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use format::{Checksum, DdtClass, DdtKey};
 use futures::StreamExt;
-use object::{SyncContext, Zap};
+use futures::future::{Either, join_all, select};
+use futures::stream::FuturesUnordered;
+use object::{ObjectError, SyncContext, Zap};
 use spa::PoolError;
-use zio::Tx;
-use zio::pipeline::{DedupName, LiveEntry, may_fail, waits_for_devices};
+use zio::pipeline::{DedupName, LiveEntry, waits_for_devices};
+use zio::{SharedCache, Tx};
 
 use super::log::{Logged, Logs, Words, position_flushing, swap};
 use super::store::{BLOCK_SHIFT, let_go, note_change};
@@ -65,20 +75,132 @@ const TXGS: usize = 100;
 /// How long flushing goes on in a txg once it has done the least
 /// (`zfs_dedup_log_flush_min_time_ms`).
 const TIME: Duration = Duration::from_secs(1);
-/// What leaves that are read side by side may take of the cache: one part in so many. More of them
-/// would push each other out before they are changed.
-const LEAVES_PART: u64 = 8;
-/// How many those are, whatever the cache is.
-const LEAVES: RangeInclusive<u64> = 8..=256;
-/// Entries that are flushed side by side where no leaf has to be read.
-const BATCH: usize = 256;
+/// What leaves that are read side by side may take, as a part of the cache: one part in so many.
+/// The same of those that one txg changes, of a table that memory cannot hold: an entry may change
+/// one in each of two ZAPs.
+const LEAVES_PART: u64 = 4;
+/// How many those are, whatever the cache is: fewer would leave disks idle. They are changed as
+/// soon as they are read, and need not be kept.
+const LEAVES: RangeInclusive<usize> = 64..=256;
+/// Entries for each of those leaves that are in work at a time, at most.
+const NEIGHBOURS_MAX: usize = 8;
 /// Entries of a log too long for memory that are flushed in one txg: in the first, and at most. It
 /// doubles; so shorter logs, too, take more than one step.
 const STEP_FIRST: usize = 128;
 const STEP_MAX: usize = 20_000;
+/// How long others of a step are tried after the first that cannot be stored.
+const STEP_PATIENCE: Duration = Duration::from_secs(30);
+/// Times that logs which are too long for memory change places until each was flushed.
+const TURNS: usize = 2;
+
+/// Where entries that are to be stored come from.
+pub(super) enum Source {
+    /// The log that is being flushed: so many.
+    Log(usize),
+    /// A step of logs that are too long for memory.
+    Step(BTreeMap<Words, Logged>),
+}
+
+/// How many entries may be in work at a time.
+#[derive(Default)]
+pub(super) struct Window {
+    /// So many leaves are a part of the cache that it can do without.
+    pub(super) leaves: usize,
+    /// Entries of each of them, about.
+    pub(super) of_a_leaf: usize,
+    /// Leaves are read before; not where memory has all of them anyway.
+    pub(super) is_read: bool,
+}
+
+/// How far it goes.
+#[derive(Clone, Copy)]
+struct Bounds {
+    /// Entries that are stored in any case, ...
+    least: usize,
+    /// ... and until when others are.
+    until_ns: u64,
+    /// How long others are tried after the first that cannot be stored.
+    patience_ns: u64,
+}
+
+/// What became of entries.
+#[derive(Default)]
+struct Stored {
+    /// How many were taken.
+    count: usize,
+    /// The largest of their keys.
+    last: Option<Words>,
+    /// Those of them that could not be stored, or were not tried.
+    stuck: Vec<(Words, Logged)>,
+    /// How many were not tried.
+    untried: usize,
+}
+
+/// A key whose leaf was read, or cannot be.
+type Read = (Words, Result<(), PoolError>);
+
+/// Does `work` while others read, whose keys come to `ready` when they have done.
+async fn beside<T>(
+    work: impl Future<Output = T>,
+    running: &mut FuturesUnordered<impl Future<Output = Read>>,
+    ready: &mut VecDeque<Read>,
+) -> T {
+    let mut work = pin!(work);
+    while !running.is_empty() {
+        match select(work.as_mut(), running.next()).await {
+            Either::Left((done, _)) => return done,
+            Either::Right((read, _)) => ready.extend(read),
+        }
+    }
+    work.await
+}
+
+/// How many leaves are the part of the cache that they may take.
+fn leaves_max(cache: &SharedCache) -> usize {
+    let leaves = (cache.limit_bytes() / LEAVES_PART) >> BLOCK_SHIFT;
+    usize::try_from(leaves).unwrap_or(usize::MAX)
+}
+
+/// The first of some keys, ascending, that with those before it belongs to more than `most` of so
+/// many leaves.
+pub(super) fn beyond<'a>(
+    keys: impl IntoIterator<Item = &'a Words>,
+    leaves: u64,
+    most: usize,
+) -> Option<Words> {
+    let (mut count, mut before) = (0, None);
+    for words in keys {
+        let leaf = (u128::from(leaves) * u128::from(words[0])) >> u64::BITS;
+        if before.replace(leaf) != Some(leaf) {
+            count += 1;
+        }
+        if count > most {
+            return Some(*words);
+        }
+    }
+    None
+}
+
+/// Has the leaf of a key in memory.
+///
+/// # Errors
+/// That it cannot be read, if that matters. Whatever else fails here fails again where it does.
+async fn read_leaf(zap: Zap, words: Words, matters: bool) -> Result<(), PoolError> {
+    match waits_for_devices(zap.read_ahead_u64_key(&words)).await {
+        Err(error @ ObjectError::Zio(_)) => {
+            let error = PoolError::from(error);
+            if matters && error.is_damage() {
+                Err(error)
+            } else {
+                Ok(())
+            }
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
 
 impl Dedup {
-    fn with_logs<T>(&self, code: u8, work: impl FnOnce(&mut Logs) -> T) -> Option<T> {
+    pub(super) fn with_logs<T>(&self, code: u8, work: impl FnOnce(&mut Logs) -> T) -> Option<T> {
         let mut tables = self.tables.write();
         tables.get_mut(&code).map(|table| work(&mut table.logs))
     }
@@ -193,16 +315,32 @@ impl Dedup {
                 true => limits.flushed_at_rest,
                 false => (entries / TXGS).max(limits.flushed_least) * 5 / 4,
             };
-            let until = ctx.world.clock.monotonic_ns() + TIME.as_nanos() as u64;
-            self.flush_some(ctx, tx, checksum, most, until).await?;
-            let most = self.log_entries_max() / waiting.len();
+            // All that it changes is in memory until the txg is on disk.
+            let window = self.window(*code, &Source::Log(usize::MAX));
+            let leaves = leaves_max(&self.cache).max(STEP_FIRST);
+            let fits = leaves.saturating_mul(window.of_a_leaf);
+            let most = match window.is_read {
+                true => most.min(fits.max(limits.flushed_least)),
+                false => most,
+            };
+            let room = self.log_entries_max() / waiting.len();
             let (length, added) = self.with_logs(*code, Logs::take_added).unwrap_or_default();
             // They may have much less room than before, as another pool came.
-            let over = length.saturating_sub(most);
+            let over = length.saturating_sub(room);
             let over = over.min((2 * added).max(limits.flushed_least));
+            let until_ns = ctx.world.clock.monotonic_ns() + TIME.as_nanos() as u64;
+            // All at a time, so that reads go on from the first entry to the last.
+            let bounds = Bounds {
+                least: limits.flushed_least.max(over),
+                until_ns,
+                patience_ns: TIME.as_nanos() as u64,
+            };
+            self.flush_some(ctx, tx, checksum, most.max(over), bounds)
+                .await?;
             self.flush_down_to(ctx, tx, checksum, length - over).await?;
             self.swap_logs(ctx, tx, checksum, false).await?;
         }
+        self.stop_reading(None);
         Ok(!waiting.is_empty())
     }
 
@@ -226,74 +364,39 @@ impl Dedup {
             if length == active {
                 self.swap_logs(ctx, tx, checksum, true).await?;
             }
-            self.flush_some(ctx, tx, checksum, length - most, u64::MAX)
+            let bounds = Bounds {
+                least: usize::MAX,
+                until_ns: u64::MAX,
+                patience_ns: TIME.as_nanos() as u64,
+            };
+            self.flush_some(ctx, tx, checksum, length - most, bounds)
                 .await?;
         }
     }
 
-    /// Flushes up to `most` entries of the log whose turn it is; it stops at the time `until` when
-    /// it has done the least.
+    /// Flushes up to `most` entries of the log whose turn it is.
     async fn flush_some(
         &self,
         ctx: &SyncContext,
         tx: &Tx,
         checksum: Checksum,
         most: usize,
-        until_ns: u64,
+        bounds: Bounds,
     ) -> Result<(), PoolError> {
         let code = checksum.code();
-        let limits = *self.limits.read();
-        let mut last = None;
-        let mut count = 0;
-        let mut stuck = Vec::new();
-        // When no more is tried, since the first was damaged.
-        let mut enough_ns = u64::MAX;
-        while count < most {
-            let (size, reads) = self.batch(code);
-            let size = size.min(most - count);
-            let batch = self.with_logs(code, |logs| logs.take_first(size, &self.allocator));
-            let batch = batch.unwrap_or_default();
-            if batch.is_empty() {
-                break;
-            }
-            count += batch.len();
-            if let Some(reads) = reads {
-                self.read_leaves(checksum, &batch, reads).await;
-            }
-            for (words, mut logged) in batch {
-                last = Some(words);
-                if !stuck.is_empty() && ctx.world.clock.monotonic_ns() >= enough_ns {
-                    stuck.push((words, logged));
-                    continue;
-                }
-                let name = DedupName {
-                    checksum,
-                    key: DdtKey::from_words(words),
-                };
-                let_go(ctx, &name, &mut logged.value);
-                let put = self.put(ctx, tx, &name, &mut logged.class, &logged.value);
-                match waits_for_devices(put).await {
-                    Err(error) if error.is_damage() => {
-                        tracing::warn!(%error, "a dedup table is damaged: a change stays in a log");
-                        if stuck.is_empty() {
-                            let now_ns = ctx.world.clock.monotonic_ns();
-                            enough_ns = now_ns + TIME.as_nanos() as u64;
-                        }
-                        self.set_known(code, Known::Never);
-                        stuck.push((words, logged));
-                    }
-                    put => put?,
-                }
-            }
-            if !stuck.is_empty() && ctx.world.clock.monotonic_ns() >= enough_ns {
-                break;
-            }
-            if count >= limits.flushed_least && ctx.world.clock.monotonic_ns() >= until_ns {
-                break;
-            }
-        }
+        let begun_ns = ctx.world.clock.monotonic_ns();
+        let source = Source::Log(most);
+        let stored = self.store_all(ctx, tx, checksum, source, bounds).await?;
+        let Stored {
+            count,
+            last,
+            stuck,
+            untried,
+        } = stored;
         if !stuck.is_empty() {
-            self.with_logs(code, |logs| logs.note_stuck(stuck.len()));
+            // Those go on waiting, unless nothing can be stored: it would never end.
+            let waiting = if count > stuck.len() { untried } else { 0 };
+            self.with_logs(code, |logs| logs.note_stuck(stuck.len() - waiting));
             self.append(tx, code, stuck).await?;
         }
         let state = self.with_logs(code, |logs| {
@@ -312,47 +415,195 @@ impl Dedup {
         }
         self.with_logs(code, |logs| logs.replace([log]));
         self.touch(code);
-        tracing::debug!(%checksum, count, "entries of a dedup log flushed");
+        let took_ms = (ctx.world.clock.monotonic_ns() - begun_ns) / 1_000_000;
+        tracing::debug!(%checksum, count, took_ms, "entries of a dedup log flushed");
         Ok(())
     }
 
-    /// How many entries of a table are flushed at a time, and how many of its leaves are read side
-    /// by side before; `None` where memory has all leaves anyway.
-    fn batch(&self, code: u8) -> (usize, Option<usize>) {
+    /// Stores entries in the ZAPs, in about ascending order. When it returns, all that were taken
+    /// from the source are stored or among those that are stuck, and no other has a smaller key.
+    async fn store_all(
+        &self,
+        ctx: &SyncContext,
+        tx: &Tx,
+        checksum: Checksum,
+        mut source: Source,
+        bounds: Bounds,
+    ) -> Result<Stored, PoolError> {
+        let code = checksum.code();
+        let now_ns = || ctx.world.clock.monotonic_ns();
+        let Window {
+            leaves,
+            of_a_leaf,
+            is_read,
+        } = self.window(code, &source);
+        let window = match is_read {
+            true => leaves.max(*LEAVES.start()) * of_a_leaf,
+            false => 1,
+        };
+        let mut stored = Stored::default();
+        // Those whose leaves are read, or are there.
+        let mut taken: BTreeMap<Words, Logged> = BTreeMap::new();
+        let mut running = FuturesUnordered::new();
+        let mut ready: VecDeque<Read> = VecDeque::new();
+        // When no more is tried, since the first was damaged.
+        let mut enough_ns = u64::MAX;
+        loop {
+            if now_ns() >= enough_ns {
+                stored.untried = taken.len();
+                stored.stuck.extend(taken);
+                if let Source::Step(rest) = source {
+                    stored.count += rest.len();
+                    stored.stuck.extend(rest);
+                }
+                return Ok(stored);
+            }
+            while taken.len() < window {
+                if stored.count >= bounds.least && now_ns() >= bounds.until_ns {
+                    break;
+                }
+                let next = match &mut source {
+                    Source::Log(most) if stored.count >= *most => None,
+                    Source::Log(_) => {
+                        let next = self.with_logs(code, |logs| logs.take_next(&self.allocator));
+                        next.flatten()
+                    }
+                    Source::Step(entries) => entries.pop_first(),
+                };
+                let Some((words, logged)) = next else {
+                    break;
+                };
+                stored.count += 1;
+                stored.last = Some(words);
+                match is_read {
+                    true => running.push(self.read_leaves(code, words, &source, &logged)),
+                    false => ready.push_back((words, Ok(()))),
+                }
+                taken.insert(words, logged);
+            }
+            let (words, read) = match ready.pop_front() {
+                Some(read) => read,
+                None => match running.next().await {
+                    Some(read) => read,
+                    None => return Ok(stored),
+                },
+            };
+            let Some(mut logged) = taken.remove(&words) else {
+                continue;
+            };
+            let name = DedupName {
+                checksum,
+                key: DdtKey::from_words(words),
+            };
+            let_go(ctx, &name, &mut logged.value);
+            let is_step = matches!(source, Source::Step(_));
+            let done = match read {
+                Ok(()) => {
+                    let storing = self.store_logged(ctx, tx, &name, &mut logged, is_step);
+                    beside(waits_for_devices(storing), &mut running, &mut ready).await
+                }
+                // All that belong to this leaf hear it at once.
+                Err(error) => Err(error),
+            };
+            match done {
+                Err(error) if error.is_damage() => {
+                    tracing::warn!(%error, "a dedup table is damaged: a change stays in a log");
+                    if stored.stuck.is_empty() {
+                        enough_ns = now_ns().saturating_add(bounds.patience_ns);
+                    }
+                    self.set_known(code, Known::Never);
+                    stored.stuck.push((words, logged));
+                }
+                done => done?,
+            }
+        }
+    }
+
+    /// Stores one entry of a log. Of a step's, it is found out in which ZAP it is: that may have
+    /// changed since, and what the ZAP has of it is not in the statistics.
+    async fn store_logged(
+        &self,
+        ctx: &SyncContext,
+        tx: &Tx,
+        name: &DedupName,
+        logged: &mut Logged,
+        is_step: bool,
+    ) -> Result<(), PoolError> {
+        if is_step {
+            let found = self.find(name, false).await?;
+            logged.class = found.and_then(|stored| stored.class);
+        }
+        self.put(ctx, tx, name, &mut logged.class, &logged.value)
+            .await
+    }
+
+    /// How many entries may be in work at a time.
+    pub(super) fn window(&self, code: u8, source: &Source) -> Window {
         let (leaves, entries) = {
             let tables = self.tables.read();
             let core_bytes = sizes(&tables).1;
-            if core_bytes < self.cache.limit_bytes() / 2 {
-                return (BATCH, None);
+            if core_bytes < self.cache.limit_bytes() / 2 && matches!(source, Source::Log(_)) {
+                return Window::default();
             }
-            let entries = tables.get(&code).map_or(0, |table| table.logs.len());
-            (core_bytes >> BLOCK_SHIFT, entries)
+            let leaves = core_bytes >> BLOCK_SHIFT;
+            let (first, last, entries) = match source {
+                Source::Log(_) => {
+                    let logs = tables.get(&code).map(|table| &table.logs);
+                    let first = logs.and_then(|logs| logs.first());
+                    let entries = logs.map_or(0, |logs| logs.len() - logs.active_len());
+                    (first.map_or(0, |words| words[0]), u64::MAX, entries)
+                }
+                Source::Step(step) => {
+                    let first = step.first_key_value().map_or(0, |(words, _)| words[0]);
+                    let last = step.last_key_value().map_or(0, |(words, _)| words[0]);
+                    (first, last, step.len())
+                }
+            };
+            // The leaves that have keys between these two.
+            let leaves = (u128::from(leaves) * u128::from(last - first)) >> u64::BITS;
+            (usize::try_from(leaves).unwrap_or(usize::MAX), entries)
         };
-        let at_a_time = (self.cache.limit_bytes() / LEAVES_PART) >> BLOCK_SHIFT;
-        let at_a_time = at_a_time.clamp(*LEAVES.start(), *LEAVES.end()) as usize;
-        // Neighbours by key are in one leaf.
-        let of_a_leaf = (entries / (leaves as usize).max(1)).max(1);
-        (at_a_time * of_a_leaf, Some(at_a_time))
+        Window {
+            leaves: leaves_max(&self.cache).min(*LEAVES.end()),
+            // Neighbours by key are in one leaf.
+            of_a_leaf: (entries / leaves.max(1)).clamp(1, NEIGHBOURS_MAX),
+            is_read: true,
+        }
     }
 
-    /// Has the leaves in memory to which these entries belong, `at_a_time` reads side by side.
-    async fn read_leaves(&self, checksum: Checksum, batch: &[(Words, Logged)], at_a_time: usize) {
-        let code = checksum.code();
-        let reads = batch.iter().flat_map(|(words, logged)| {
-            let references = references_of(&logged.value);
-            let to = (references > 0).then(|| DdtClass::of_references(references));
-            let from = logged.class.filter(|from| Some(*from) != to);
-            let zaps = [from, to].into_iter().flatten();
-            zaps.filter_map(move |class| Some((self.zap(code, class)?, *words)))
+    /// Has the leaves in memory to which an entry belongs, which waits for devices.
+    fn read_leaves(
+        &self,
+        code: u8,
+        words: Words,
+        source: &Source,
+        logged: &Logged,
+    ) -> impl Future<Output = Read> + use<> {
+        let is_step = matches!(source, Source::Step(_));
+        let zaps = self.zaps_of(code, logged);
+        let reads = DdtClass::ALL.into_iter().filter_map(|class| {
+            let zap = zaps[class.index()].clone();
+            let matters = zap.is_some();
+            // It may be in any, if it changed since.
+            let other = (is_step && !matters).then(|| self.zap(code, class));
+            let zap = zap.or(other.flatten())?;
+            Some(read_leaf(zap, words, matters))
         });
-        let reads: Vec<(Zap, Words)> = reads.collect();
-        let mut running = futures::stream::iter(reads)
-            .map(|(zap, words)| async move {
-                // Whatever fails here fails again where it matters.
-                let _ = may_fail(zap.lookup_u64_key(&words)).await;
-            })
-            .buffer_unordered(at_a_time);
-        while running.next().await.is_some() {}
+        let reads: Vec<_> = reads.collect();
+        async move {
+            let read: Result<(), PoolError> = join_all(reads).await.into_iter().collect();
+            (words, read)
+        }
+    }
+
+    /// The ZAPs in which an entry is, and is to be, in the places of their classes.
+    pub(super) fn zaps_of(&self, code: u8, logged: &Logged) -> [Option<Zap>; 3] {
+        let references = references_of(&logged.value);
+        let to = (references > 0).then(|| DdtClass::of_references(references));
+        DdtClass::ALL.map(|class| {
+            let is_its = to == Some(class) || logged.class == Some(class);
+            is_its.then(|| self.zap(code, class)).flatten()
+        })
     }
 
     /// Has the logs of a table change places, if the one that is being flushed is empty and it is
@@ -423,21 +674,20 @@ impl Dedup {
         Ok(true)
     }
 
-    /// Takes into memory what is in the logs of a table.
+    /// Takes into memory what is in the logs of a table; false when memory has no room for it.
     ///
     /// # Errors
-    /// Of reading; when memory has no room for it, that the table is damaged.
-    async fn keep_stuck(&self, code: u8) -> Result<(), PoolError> {
+    /// Of reading.
+    async fn keep_stuck(&self, code: u8) -> Result<bool, PoolError> {
         let objects = self.with_logs(code, |logs| logs.objects());
         let mut logs = Logs::of_objects(objects.unwrap_or_default());
         let most = self.loaded_entries_max();
         if !logs.load_entries(&self.allocator, most).await? {
-            let why = format!("more than {most} entries belong to parts that cannot be read");
-            return Err(logs.damaged(why));
+            return Ok(false);
         }
         logs.note_stuck(logs.len());
         self.with_logs(code, |to| *to = logs);
-        Ok(())
+        Ok(true)
     }
 
     async fn flush_log(
@@ -453,10 +703,15 @@ impl Dedup {
         let at = position_flushing(&logs)?;
         if logs[at].is_empty() {
             let turns = self.with_logs(code, Logs::turn).unwrap_or_default();
-            if turns > 1 {
-                // Both were flushed: what there is could not be.
-                self.keep_stuck(code).await?;
+            // Both were flushed: what there is could not be.
+            if turns >= TURNS && self.keep_stuck(code).await? {
                 return Ok(0);
+            }
+            if turns > TURNS {
+                let most = self.loaded_entries_max();
+                let why = format!("more than {most} entries belong to parts that cannot be read");
+                let error = self.with_logs(code, |logs| logs.damaged(why));
+                return error.map_or(Ok(0), Err);
             }
             swap(&mut logs, ctx.txg, tx)?;
             self.with_logs(code, |to| to.replace(logs));
@@ -481,6 +736,14 @@ impl Dedup {
                 }
             })
             .await?;
+        // Of a table that is much larger than the log, so many are too much: each has a leaf of its
+        // own, and all that change are in memory until the txg is on disk.
+        let leaves = sizes(&self.tables.read()).1 >> BLOCK_SHIFT;
+        let most = leaves_max(&self.cache).max(STEP_FIRST);
+        if let Some(words) = beyond(taken.keys(), leaves, most) {
+            drop(taken.split_off(&words));
+            bound = Some(words);
+        }
         let last = taken.last_key_value().map(|(words, _)| *words);
         for (index, newer) in logs.iter().enumerate() {
             if index == at {
@@ -492,38 +755,29 @@ impl Dedup {
                 })
                 .await?;
         }
-        let count = taken.len();
-        let mut stuck = Vec::new();
-        for (words, mut logged) in taken {
-            let key = DdtKey::from_words(words);
-            let name = DedupName { checksum, key };
-            let_go(ctx, &name, &mut logged.value);
-            let value = &logged.value;
-            let mut from = logged.class;
-            let store = async {
-                // What the ZAP has of it is not in the statistics.
-                from = self.find(&name).await?.and_then(|stored| stored.class);
-                self.put(ctx, tx, &name, &mut from, value).await
-            };
-            match waits_for_devices(store).await {
-                Err(error) if error.is_damage() => {
-                    tracing::warn!(%error, "a dedup table is damaged: a change stays in a log");
-                    self.set_known(code, Known::Never);
-                    // It may be in no ZAP any more.
-                    logged.class = from;
-                    stuck.push(logged.record(key));
-                }
-                stored => stored?,
-            }
-        }
-        if !stuck.is_empty() {
-            logs[1 - at].append(tx, &stuck).await?;
+        let turns = self.with_logs(code, |logs| logs.turns());
+        let patience_ns = match turns.unwrap_or_default() >= TURNS {
+            true => u64::MAX,
+            false => STEP_PATIENCE.as_nanos() as u64,
+        };
+        let bounds = Bounds {
+            least: usize::MAX,
+            until_ns: u64::MAX,
+            patience_ns,
+        };
+        let source = Source::Step(taken);
+        let stored = self.store_all(ctx, tx, checksum, source, bounds).await?;
+        if !stored.stuck.is_empty() {
+            let stuck = stored.stuck.iter();
+            let records = stuck.map(|(words, logged)| logged.record(DdtKey::from_words(*words)));
+            let records: Vec<_> = records.collect();
+            logs[1 - at].append(tx, &records).await?;
         }
         match last.filter(|_| bound.is_some()) {
             Some(last) => logs[at].set_checkpoint(tx, last)?,
             None => logs[at].truncate(tx).await?,
         }
         self.with_logs(code, |to| to.replace(logs));
-        Ok(count)
+        Ok(stored.count)
     }
 }

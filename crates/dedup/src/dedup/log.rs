@@ -347,6 +347,11 @@ impl Logs {
         self.turns
     }
 
+    /// How many turns there were.
+    pub(super) fn turns(&self) -> usize {
+        self.turns
+    }
+
     /// Opens those that there are, without their entries.
     pub(super) async fn load(
         mos: &Arc<ObjectSet>,
@@ -527,20 +532,23 @@ impl Logs {
         self.active.insert(words, logged);
     }
 
-    /// Takes up to `most` entries with the smallest keys out of the log that is being flushed.
-    pub(super) fn take_first(
-        &mut self,
-        most: usize,
-        allocator: &Allocator,
-    ) -> Vec<(Words, Logged)> {
-        let mut out = Vec::new();
-        while out.len() < most
-            && let Some((words, logged)) = self.flushing.pop_first()
-        {
-            self.count(&words, &logged, allocator, false);
-            out.push((words, logged));
-        }
-        out
+    /// Takes the entry with the smallest key out of the log that is being flushed.
+    pub(super) fn take_next(&mut self, allocator: &Allocator) -> Option<(Words, Logged)> {
+        let (words, logged) = self.flushing.pop_first()?;
+        self.count(&words, &logged, allocator, false);
+        Some((words, logged))
+    }
+
+    /// The entries with the smallest keys in the log that is being flushed.
+    pub(super) fn peek(&self, most: usize) -> Vec<(Words, Logged)> {
+        let next = self.flushing.iter().take(most);
+        next.map(|(words, logged)| (*words, logged.clone()))
+            .collect()
+    }
+
+    /// The smallest key in the log that is being flushed.
+    pub(super) fn first(&self) -> Option<Words> {
+        self.flushing.first_key_value().map(|(words, _)| *words)
     }
 
     /// The active log's object.

@@ -16,11 +16,12 @@ use std::sync::atomic::Ordering;
 use format::{Checksum, DdtClass, DdtKey, DdtPhys};
 use object::{Zap, ZapCursor};
 use spa::PoolError;
-use zio::pipeline::{DedupName, StoredEntry, may_fail};
+use zio::pipeline::{DedupName, StoredEntry, may_fail, waits_for_devices};
 use zio::{Tx, TxgManager};
 
 use super::{Dedup, decode_value};
 use crate::age::{Ages, Oldest, PruneBy};
+use crate::filter::Known;
 
 /// Entries that are read at a time: a leaf of a ZAP or two, which nobody can change meanwhile.
 const READ_STEP: usize = 200;
@@ -114,7 +115,15 @@ impl Dedup {
                 continue;
             };
             if decode_value(zap.id(), &found.data, true).is_ok_and(|found| found == value) {
-                zap.remove_u64_key(tx, name.key.words()).await?;
+                let removing = zap.remove_u64_key(tx, name.key.words());
+                match waits_for_devices(removing).await.map_err(PoolError::from) {
+                    Err(error) if error.is_damage() => {
+                        tracing::warn!(%error, "a dedup table is damaged: an entry is not pruned");
+                        self.set_known(code, Known::Never);
+                        continue;
+                    }
+                    removed => removed?,
+                }
                 let class = Some(DdtClass::Unique);
                 self.uncount(&name, &StoredEntry { class, value });
                 count += 1;
@@ -136,7 +145,8 @@ fn changed_at(value: &DdtPhys) -> Option<u64> {
     }
 }
 
-/// A part of a table; `None` at its end, also when it was destroyed meanwhile.
+/// A part of a table; `None` at its end, also when it was destroyed meanwhile, and where a damaged
+/// entry leads nowhere else.
 async fn part(checksum: Checksum, zap: &Zap, cursor: ZapCursor) -> Result<Option<Part>, PoolError> {
     let entries = match zap.entries(cursor, READ_STEP).await {
         Err(error) if error.is_not_found() => return Ok(None),
@@ -146,6 +156,9 @@ async fn part(checksum: Checksum, zap: &Zap, cursor: ZapCursor) -> Result<Option
         return Ok(None);
     };
     let next = last.next;
+    if next == cursor {
+        return Ok(None);
+    }
     let mut out = Vec::with_capacity(entries.len());
     for entry in entries {
         let Ok(words) = <[u64; 5]>::try_from(entry.key_words()) else {

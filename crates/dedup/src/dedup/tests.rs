@@ -3,6 +3,7 @@
 
 use format::{DdtKey, DdtLogRecord, DdtPlace, Dva, Endian, Txg, VdevId};
 
+use super::flush::beyond;
 use super::log::Logged;
 use super::*;
 
@@ -65,6 +66,17 @@ fn records_say_in_which_zap_an_entry_is() {
         assert_eq!((length, &found), (120, &record));
         assert_eq!(Logged::of_record(found), logged);
     }
+}
+
+#[test]
+fn a_step_ends_where_it_has_too_many_leaves() {
+    // Two in each of eight leaves.
+    let keys: Vec<[u64; 5]> = (0..16)
+        .map(|number: u64| [number << 60, 0, 0, 0, 0])
+        .collect();
+    assert_eq!(beyond(&keys, 8, 8), None);
+    assert_eq!(beyond(&keys, 8, 3), Some(keys[6]));
+    assert_eq!(beyond(&keys, 0, 1), None);
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Drop for Hung {
     }
 }
 
-/// What is on the device, if anything that is not ZFS's.
+/// What is on the device, if anything.
 ///
 /// # Errors
 /// [`DeviceError::Unexamined`] when that cannot be found out.
@@ -100,14 +100,17 @@ fn parse(text: &str) -> Option<Foreign> {
             .find(|(name, _)| *name == wanted)
             .map(|(_, value)| value.to_owned())
     };
-    let name = value("TYPE").filter(|name| name != "zfs_member");
-    match (name, value("USAGE").as_deref(), value("PTTYPE")) {
+    let (zfs, other) = match value("TYPE") {
+        Some(name) if name == "zfs_member" => (Some(Foreign::Zfs), None),
+        name => (None, name),
+    };
+    match (other, value("USAGE").as_deref(), value("PTTYPE")) {
         (Some(name), Some("raid"), _) => Some(Foreign::Member(name)),
         (Some(name), Some("crypto"), _) => Some(Foreign::Encrypted(name)),
         (Some(name), Some("filesystem"), _) => Some(Foreign::Filesystem(name)),
         (Some(name), _, _) => Some(Foreign::Other(name)),
         (None, _, Some(table)) => Some(Foreign::PartitionTable(table)),
-        (None, _, None) => None,
+        (None, _, None) => zfs,
     }
 }
 
@@ -138,11 +141,9 @@ mod tests {
         assert_eq!(parse(luks), Some(Foreign::Encrypted("crypto_LUKS".into())));
         let swap = "TYPE=swap\nUSAGE=other\n";
         assert_eq!(parse(swap), Some(Foreign::Other("swap".into())));
-        // Ours, and a partition of which only the table's entry is known.
-        assert_eq!(
-            parse("TYPE=zfs_member\nUSAGE=filesystem\nLABEL=tank\n"),
-            None
-        );
+        let pool = "TYPE=zfs_member\nUSAGE=filesystem\nLABEL=tank\n";
+        assert_eq!(parse(pool), Some(Foreign::Zfs));
+        // A partition of which only the table's entry is known.
         assert_eq!(parse("PART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=1\n"), None);
     }
 }

@@ -123,6 +123,22 @@ impl Zap {
             .await
     }
 
+    /// Has in memory, if the cache keeps it, what leads to a key of integers, for whoever is about
+    /// to ask for it or to change it. The ZAP's lock is not held while that is read, so that others
+    /// change the ZAP, and a txg writes it, meanwhile: what is read may be out of date, so there is
+    /// no answer. It harms nobody: each block is looked up under the lock of the object's state,
+    /// and what the cache keeps of an old one goes by the old one's place, birth and checksum, for
+    /// which no newer pointer asks.
+    ///
+    /// # Errors
+    /// Of reading blocks. Other errors may be of what was out of date.
+    pub async fn read_ahead_u64_key(&self, key: &[u64]) -> Result<()> {
+        let fat = self.fat();
+        let header = fat.header().await?;
+        fat.find(header.hasher().words(key)).await?;
+        Ok(())
+    }
+
     /// Adds or replaces the value of a key of integers.
     ///
     /// # Errors

@@ -147,8 +147,8 @@ impl Evacuation {
         }
         if !evacuation::takes_copies(&spa.tree, top.vdev_id()) {
             return refuse(
-                "the devices that would get its data are not all there and in order; see 'zpool \
-                 status'",
+                "a vdev that would get its data has no device that can be written and lacks \
+                 nothing, or a device of its own lacks something; see 'zpool status'",
             );
         }
         if !self.has_room(top.vdev_id()) {

@@ -196,7 +196,12 @@ impl Properties<'_> {
             return Err(PoolError::BadProperty {
                 property: (*name).to_owned(),
                 value: value.clone(),
-                why: "it can only be set while the pool is created or imported".into(),
+                why: match *name {
+                    "readonly" => format!("property '{name}' can only be set at import time"),
+                    _ => {
+                        format!("property '{name}' can only be set during pool creation or import")
+                    }
+                },
             });
         }
         let change = match change {

@@ -63,6 +63,7 @@ fn attachment(replace: bool) -> AttachSpec {
         force: true,
         replace,
         sequential: false,
+        untouched: false,
     }
 }
 

@@ -31,7 +31,7 @@ fn refcount(pool: &Pool) -> (FeatureState, u64) {
 }
 
 /// Brings what is in logs into the tables.
-async fn flush(pool: &Pool) {
+pub async fn flush(pool: &Pool) {
     for _ in 0..100 {
         if pool.status().dedup.logged == 0 {
             return;
@@ -385,7 +385,7 @@ impl Ground {
     }
 }
 
-async fn new_object(dataset: &Dataset, block_bytes: usize) -> Object {
+pub async fn new_object(dataset: &Dataset, block_bytes: usize) -> Object {
     let tx = dataset
         .assign(DirtyEstimate::write(KIB as u64))
         .await
@@ -394,7 +394,7 @@ async fn new_object(dataset: &Dataset, block_bytes: usize) -> Object {
     dataset.objset().allocate(&tx, new).await.expect("allocate")
 }
 
-async fn put(dataset: &Dataset, object: &Object, block: u64, data: Bytes) {
+pub async fn put(dataset: &Dataset, object: &Object, block: u64, data: Bytes) {
     let tx = dataset
         .assign(DirtyEstimate::write(data.len() as u64))
         .await
@@ -704,7 +704,7 @@ async fn random_work_agrees_with_zdb() {
 
 /// Limits by which a few entries are flushed with each txg, so that most of what is written in a
 /// moment stays in logs.
-const SMALL_STEPS: LogLimits = LogLimits {
+pub const SMALL_STEPS: LogLimits = LogLimits {
     is_written: true,
     entries_max: None,
     flushed_least: 3,

@@ -88,6 +88,7 @@ async fn expansions_go_on_in_openzfs_and_back() {
         force: false,
         replace: false,
         sequential: false,
+        untouched: false,
     };
     pool.attach("raidz1-0", &attach).await.expect("attach");
     while pool

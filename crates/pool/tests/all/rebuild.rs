@@ -71,6 +71,7 @@ fn attach(sim: &SimWorld, name: &str, replace: bool, sequential: bool) -> Attach
         force: false,
         replace,
         sequential,
+        untouched: false,
     }
 }
 

@@ -77,6 +77,7 @@ async fn rebuilds_go_on_in_openzfs_and_back() {
         force: false,
         replace: false,
         sequential: true,
+        untouched: false,
     };
     pool.attach(&target, &attach).await.expect("attach");
     // As soon as something was copied; it may be all, where the disk is quick.

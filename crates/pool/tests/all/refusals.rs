@@ -165,6 +165,7 @@ async fn paths_that_labels_have_no_room_for_are_refused() {
             force: false,
             ashift: None,
             sequential: false,
+            untouched: false,
         };
         if let Err(error) = pool.attach(old, &spec).await {
             refused = Some(error);

@@ -95,7 +95,9 @@ impl Scan {
         scans: &Scans,
         ctx: &SyncContext,
     ) -> Result<(), PoolError> {
-        for vdev in scans.spa.tree.leaves() {
+        let tree = &scans.spa.tree;
+        let spares = tree.topology().draid_spares();
+        for vdev in tree.leaves().into_iter().chain(spares) {
             if is_deferred(&vdev) {
                 vdev.remove_config(RESILVER_DEFER);
                 scans.spa.identity.mark_dirty();

@@ -38,8 +38,9 @@ impl Scan {
         }
     }
 
-    /// The last rebuild is done, in syncing context: all is verified, unless a resilver comes,
-    /// which verifies what it writes.
+    /// The last rebuild is done, in syncing context: all is verified, unless a device that could be
+    /// resilvered lacks some txgs still. Then a resilver comes, which verifies what it reads, and
+    /// the rest waits for a scrub that somebody begins.
     pub async fn verify_rebuilt(&self, scans: &Scans, ctx: &SyncContext) -> Result<(), PoolError> {
         let uses = uses_of(scans.spa.tree.leaves());
         let is_to_come = self.needed_resilver(scans, ctx.txg, When::Later).is_some();

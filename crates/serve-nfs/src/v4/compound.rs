@@ -18,6 +18,8 @@ use crate::xdr::Writer;
 
 /// What an answer needs besides its results and the tag, in bytes: heads of RPC and of COMPOUND.
 const HEAD_BYTES: u32 = 64;
+/// What SEQUENCE is answered, in bytes.
+const SEQUENCE_BYTES: u32 = 44;
 
 /// Why an operation ends a COMPOUND, and what is told all the same.
 #[derive(Debug)]
@@ -56,6 +58,8 @@ pub(super) struct Running<'a> {
     entered: Option<Arc<Entered>>,
     /// Bytes that the answer may still have.
     pub(super) room_bytes: u32,
+    /// What an answer is told to be that needs more.
+    pub(super) too_big: Status,
 }
 
 /// A slot that is given back when this is dropped, however the request ends.
@@ -119,6 +123,7 @@ pub(super) async fn execute(
         saved_state: None,
         entered: None,
         room_bytes: ANSWER_BYTES_MAX - HEAD_BYTES,
+        too_big: Status::REP_TOO_BIG,
     };
     let count = operations.len();
     let mut operations = operations.into_iter();
@@ -150,10 +155,14 @@ pub(super) async fn execute(
         };
         return failed_at_once(&tag, number, status);
     };
-    let met = nfs
-        .state
-        .lock()
-        .meet(&session, sequence, slot, (count, bytes), Instant::now());
+    // No more than a tag has.
+    let head = HEAD_BYTES + tag.len() as u32;
+    let met = {
+        let mut state = nfs.state.lock();
+        let fits = state.check_answer(&session, head + SEQUENCE_BYTES, is_kept);
+        let request = (count, bytes);
+        fits.and_then(|()| state.meet(&session, sequence, slot, request, Instant::now()))
+    };
     let entry = match met {
         Ok(Met::New(entry)) => entry,
         Ok(Met::Answered(kept)) => return Writer::of(kept),
@@ -165,12 +174,12 @@ pub(super) async fn execute(
         answer: None,
     };
     running.entry = Some(entry);
-    // No more than a tag has.
-    let head = HEAD_BYTES + tag.len() as u32;
-    running.room_bytes = entry
-        .answer_bytes
-        .min(ANSWER_BYTES_MAX)
-        .saturating_sub(head);
+    let mut answer_bytes = entry.answer_bytes.min(ANSWER_BYTES_MAX);
+    if is_kept && entry.kept_bytes < answer_bytes {
+        answer_bytes = entry.kept_bytes;
+        running.too_big = Status::REP_TOO_BIG_TO_CACHE;
+    }
+    running.room_bytes = answer_bytes.saturating_sub(head);
     let mut results = Writer::new();
     results.u32(op::SEQUENCE);
     results.u32(0);
@@ -218,7 +227,7 @@ impl Running<'_> {
             };
             // Only of what changes nothing: there was room for the rest.
             if told.len() > self.room_bytes as usize {
-                (status, told) = (Status::REP_TOO_BIG, Writer::new());
+                (status, told) = (self.too_big, Writer::new());
             }
             results.u32(number);
             results.u32(status.0);
@@ -256,7 +265,7 @@ impl Running<'_> {
         };
         match needed <= self.room_bytes {
             true => Ok(()),
-            false => Err(Status::REP_TOO_BIG),
+            false => Err(self.too_big),
         }
     }
 

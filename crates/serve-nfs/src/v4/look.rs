@@ -168,6 +168,9 @@ impl Running<'_> {
             let entered = self.enter().await?;
             let directory = entered.resolve(handle.place).await?;
             match &directory {
+                Object::File(file) if file.attributes.kind == FileKind::Symlink => {
+                    return Err(Status::SYMLINK);
+                }
                 Object::File(file) if file.attributes.kind != FileKind::Directory => {
                     return Err(Status::NOTDIR);
                 }
@@ -299,7 +302,7 @@ impl Running<'_> {
         }
         let target = file.filesystem.read_link(file.ino()).await?;
         if target.len() + 16 > self.room_bytes as usize {
-            return Err(Status::REP_TOO_BIG.into());
+            return Err(self.too_big.into());
         }
         let mut told = Writer::new();
         told.opaque(&target);

@@ -12,6 +12,7 @@ use super::compound::{Done, Failed, Running, check_name};
 use super::look::{check_content, check_regular};
 use super::opens::{NotLocked, Opens, READ, Reserved, WRITE, Wanted};
 use super::request::{Claim, Locker, Making, Open};
+use super::state::State;
 use super::types::{Bits, StateId, Status, write_change};
 use crate::handle::{Handle, Place};
 use crate::nlm::table::{Lock, Range};
@@ -24,10 +25,19 @@ use crate::xdr::Writer;
 
 /// `OPEN4_RESULT_LOCKTYPE_POSIX`.
 const RESULT_POSIX_LOCKS: u32 = 4;
-/// `OPEN_DELEGATE_NONE`.
+/// `OPEN_DELEGATE_NONE`, and `OPEN_DELEGATE_NONE_EXT` with a reason, for who says what it wants.
 const NO_DELEGATION: u32 = 0;
+const NO_DELEGATION_SINCE: u32 = 3;
+/// `WND4_NOT_WANTED`, `WND4_NOT_SUPP_FTYPE` (there are none here), and `WND4_CANCELLED`.
+const NOT_WANTED: u32 = 0;
+const NOT_OF_FILES: u32 = 3;
+const CANCELLED: u32 = 7;
 /// What a client may say about delegations, besides how it opens.
 const WANTS: u32 = 0x3_ff00;
+/// Which it wants, and `OPEN4_SHARE_ACCESS_WANT_NO_DELEG`, `_WANT_CANCEL`.
+const WANTED: u32 = 0xff00;
+const WANT_NONE: u32 = 0x400;
+const WANT_CANCEL: u32 = 0x500;
 /// Types of locks that are told: `READ_LT`, `WRITE_LT`.
 const READ_LOCK: u32 = 1;
 const WRITE_LOCK: u32 = 2;
@@ -176,7 +186,9 @@ impl<'a> Running<'a> {
         } else {
             let mut state = self.nfs.state.lock();
             // The grace may have begun, or its end, in between.
-            state.may_claim(client, reclaims, Instant::now())?;
+            let now = Instant::now();
+            state.may_claim(client, reclaims, now)?;
+            state.make_way((client, &open.owner), &handle, (access, deny), now);
             let opens = &mut state.opens;
             opens.open(client, &open.owner, handle, access, deny)
         };
@@ -191,7 +203,18 @@ impl<'a> Running<'a> {
         write_change(&mut told, &opened.change);
         told.u32(RESULT_POSIX_LOCKS);
         opened.set.write(&mut told);
-        told.u32(NO_DELEGATION);
+        // Section 18.16.3: who says what it wants is told why it does not get it.
+        match open.access & WANTED {
+            0 => told.u32(NO_DELEGATION),
+            wanted => {
+                told.u32(NO_DELEGATION_SINCE);
+                told.u32(match wanted {
+                    WANT_NONE => NOT_WANTED,
+                    WANT_CANCEL => CANCELLED,
+                    _ => NOT_OF_FILES,
+                });
+            }
+        }
         Ok(told)
     }
 
@@ -350,7 +373,9 @@ impl<'a> Running<'a> {
             deny,
         } = asked;
         let mut state = self.nfs.state.lock();
-        state.may_claim(client, false, Instant::now())?;
+        let now = Instant::now();
+        state.may_claim(client, false, now)?;
+        state.make_way((client, owner), &handle, (access | WRITE, deny), now);
         let reserved = state.opens.reserve(client, owner, handle, access, deny)?;
         Ok(Reservation {
             nfs: self.nfs,
@@ -415,15 +440,22 @@ impl<'a> Running<'a> {
             return Err(Status::GRACE.into());
         }
         let mut held = self.nfs.state.lock();
-        held.may_claim(client, is_reclaimed, Instant::now())?;
+        let now = Instant::now();
+        held.may_claim(client, is_reclaimed, now)?;
         let address = held.address_of(client)?;
-        let opens = &mut held.opens;
-        let state = match locker {
-            Locker::New { open, owner } => {
-                let owner = Opens::lock_owner(client, address, &owner);
-                opens.lock_new(client, &open, &handle, owner, wanted)
+        let state = loop {
+            let opens = &mut held.opens;
+            let state = match &locker {
+                Locker::New { open, owner } => {
+                    let owner = Opens::lock_owner(client, address, owner);
+                    opens.lock_new(client, open, &handle, owner, wanted)
+                }
+                Locker::Known { lock } => opens.lock_known(client, lock, &handle, wanted),
+            };
+            match &state {
+                Err(NotLocked::Held(lock)) if makes_way(&mut held, client, lock, now) => {}
+                _ => break state,
             }
-            Locker::Known { lock } => opens.lock_known(client, &lock, &handle, wanted),
         };
         drop(held);
         let state = state.map_err(|error| match error {
@@ -448,14 +480,17 @@ impl<'a> Running<'a> {
         let file = entered.file(handle.place).await?;
         check_content(&file)?;
         let mut held = self.nfs.state.lock();
-        if held.is_grace(Instant::now()) {
+        let now = Instant::now();
+        if held.is_grace(now) {
             return Err(Status::GRACE.into());
         }
         let owner = Opens::lock_owner(client, held.address_of(client)?, owner);
-        match held.opens.test_lock(&handle, &owner, wanted) {
-            Some(lock) => Err(denied(&lock)),
-            None => Ok(Writer::new()),
+        while let Some(lock) = held.opens.test_lock(&handle, &owner, wanted) {
+            if !makes_way(&mut held, client, &lock, now) {
+                return Err(denied(&lock));
+            }
         }
+        Ok(Writer::new())
     }
 
     pub(super) fn unlock(&mut self, state: &StateId, range: (u64, u64)) -> Done {
@@ -467,6 +502,12 @@ impl<'a> Running<'a> {
         drop(held);
         self.told_state(state)
     }
+}
+
+/// Whether a lock in the way was another client's that is silent, and has gone with it.
+fn makes_way(state: &mut State, client: u64, lock: &Lock, now: Instant) -> bool {
+    let other = lock.owner.of_version_4.filter(|other| *other != client);
+    other.is_some_and(|other| state.end_if_silent(other, now))
 }
 
 /// What is told to be set of a file that is made exclusively: times have the verifier, so that the

@@ -236,6 +236,24 @@ impl Opens {
         Ok(known)
     }
 
+    /// Whose open files keep an owner from opening a file.
+    pub(crate) fn in_the_way(
+        &self,
+        client: u64,
+        owner: &Bytes,
+        handle: &Handle,
+        access: u32,
+        deny: u32,
+    ) -> Vec<u64> {
+        let opens = self.by_file.get(handle).into_iter().flatten();
+        let opens = opens.filter_map(|id| self.opens.get(id));
+        let others = opens.filter(|open| open.client != client || open.owner != owner);
+        others
+            .filter(|open| open.deny & access != 0 || open.access & deny != 0)
+            .map(|open| open.client)
+            .collect()
+    }
+
     /// Opens a file that is to be cut off, which is writing whatever it is opened for.
     pub(crate) fn reserve(
         &mut self,

@@ -25,8 +25,13 @@ const OPAQUE_BYTES_MAX: u32 = 1024;
 const FH_BYTES_MAX: u32 = 128;
 /// State ids that one TEST_STATEID asks about.
 const STATEIDS_MAX: u32 = 1024;
-/// Parts of lists that are read past: security of callbacks, operations to protect.
+/// Parts of lists without a bound of their own that are read past: security of callbacks,
+/// algorithms.
 const PARTS_MAX: u32 = 64;
+/// Groups of one who calls (`authsys_parms`, RFC 5531 appendix A).
+const GROUPS_MAX: u32 = 16;
+/// Programs that a client says it is (`eia_client_impl_id<1>`).
+const PROGRAMS_MAX: u32 = 1;
 /// What an operation's result needs that has nothing of its own length.
 const RESULT_BYTES: u32 = 160;
 
@@ -229,6 +234,7 @@ pub(crate) enum Operation {
     CreateSession {
         client: u64,
         sequence: u32,
+        flags: u32,
         fore: Channel,
         back: Channel,
     },
@@ -302,10 +308,10 @@ fn channel(reader: &mut Reader) -> Result<Channel> {
     Ok(channel)
 }
 
-/// How many parts a list has that is read past.
-fn parts(reader: &mut Reader) -> Result<u32> {
+/// How many parts a list has, of `most`, that is read past.
+fn parts(reader: &mut Reader, most: u32) -> Result<u32> {
     let count = reader.u32()?;
-    match count <= PARTS_MAX {
+    match count <= most {
         true => Ok(count),
         false => Err(bad("list", count)),
     }
@@ -313,13 +319,13 @@ fn parts(reader: &mut Reader) -> Result<u32> {
 
 /// `callback_sec_parms4<>`: nobody is called back.
 fn skip_callback_security(reader: &mut Reader) -> Result<()> {
-    for _ in 0..parts(reader)? {
+    for _ in 0..parts(reader, PARTS_MAX)? {
         match reader.u32()? {
             0 => {}
             1 => {
                 let (_stamp, _machine) = (reader.u32()?, reader.opaque(255)?);
                 let (_uid, _gid) = (reader.u32()?, reader.u32()?);
-                for _ in 0..parts(reader)? {
+                for _ in 0..parts(reader, GROUPS_MAX)? {
                     reader.u32()?;
                 }
             }
@@ -348,7 +354,7 @@ fn protection(reader: &mut Reader) -> Result<Protection> {
         2 => {
             skip_operations(reader)?;
             for _ in 0..2 {
-                for _ in 0..parts(reader)? {
+                for _ in 0..parts(reader, PARTS_MAX)? {
                     reader.opaque(OPAQUE_BYTES_MAX)?;
                 }
             }
@@ -688,7 +694,7 @@ impl Operation {
                 let owner = reader.opaque(OPAQUE_BYTES_MAX)?;
                 let flags = reader.u32()?;
                 let protection = protection(reader)?;
-                for _ in 0..parts(reader)?.min(1) {
+                for _ in 0..parts(reader, PROGRAMS_MAX)? {
                     // Which program the client is.
                     reader.opaque(OPAQUE_BYTES_MAX)?;
                     reader.opaque(OPAQUE_BYTES_MAX)?;
@@ -703,13 +709,14 @@ impl Operation {
             }
             op::CREATE_SESSION => {
                 let (client, sequence) = (reader.u64()?, reader.u32()?);
-                let _flags = reader.u32()?;
+                let flags = reader.u32()?;
                 let (fore, back) = (channel(reader)?, channel(reader)?);
                 let _program = reader.u32()?;
                 skip_callback_security(reader)?;
                 Self::CreateSession {
                     client,
                     sequence,
+                    flags,
                     fore,
                     back,
                 }

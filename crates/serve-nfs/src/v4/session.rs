@@ -11,6 +11,9 @@ use crate::rpc::Credential;
 use crate::share::{Refused, Shares};
 use crate::xdr::Writer;
 
+/// Flags of CREATE_SESSION: `CREATE_SESSION4_FLAG_PERSIST`, `_CONN_BACK_CHAN`, `_CONN_RDMA`; none
+/// is granted.
+const CREATE_FLAGS: u32 = 7;
 /// `CDFC4_FORE`: what a connection is used for, to the server.
 const FORE: u32 = 1;
 /// `CDFC4_BACK_OR_BOTH`, and `CDFC4_BACK`: nobody is called back.
@@ -104,9 +107,15 @@ impl Running<'_> {
             Operation::CreateSession {
                 client,
                 sequence,
+                flags,
                 fore,
                 back,
             } => {
+                // As what channels must have, it is looked at first, and uses no number up
+                // (`nfsd4_create_session`, fs/nfsd/nfs4state.c of Linux).
+                if flags & !CREATE_FLAGS != 0 {
+                    return Err(Status::INVAL.into());
+                }
                 let channels = (fore, back);
                 let created =
                     state.create_session(client, sequence, channels, self.principal(), now)?;

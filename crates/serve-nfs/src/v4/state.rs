@@ -4,7 +4,8 @@
 //!
 //! A client that is silent for longer than its lease loses all, at the next request of anybody: its
 //! record on stable storage first, so that it does not reclaim after a restart what others have
-//! got meanwhile.
+//! got meanwhile. It is given half a lease more, unless it never confirmed, or somebody else wants
+//! what it has.
 //!
 //! All is bounded: clients and sessions, of one host, of one network and in all, slots, answers
 //! kept. A host's ports that only its root can use have a share of their own, so that no other user
@@ -24,6 +25,7 @@ use super::opens::Opens;
 use super::records::{Found, Records};
 use super::request::{ANSWER_BYTES_MAX, Channel, OPERATIONS_MAX};
 use super::types::Status;
+use crate::handle::Handle;
 use crate::v3::request::TRANSFER_BYTES_MAX;
 
 /// Clients in all.
@@ -50,8 +52,14 @@ const FEW_SLOTS_MAX: u32 = 16;
 pub(crate) const KEPT_BYTES_MAX: u32 = 4096;
 /// Longest request.
 pub(crate) const REQUEST_BYTES_MAX: u32 = TRANSFER_BYTES_MAX + (8 << 10);
-/// Least that a session must take, in bytes: what answers of some operations need.
-const CHANNEL_BYTES_MIN: u32 = 1024;
+/// Least that a session must take, in bytes: SEQUENCE and another short operation.
+const CHANNEL_BYTES_MIN: u32 = 256;
+/// Least that a channel for calling back must take, in bytes, if there is to be one.
+const BACK_BYTES_MIN: u32 = 128;
+/// Least operations of a call back: CB_SEQUENCE and another one.
+const BACK_OPERATIONS_MIN: u32 = 2;
+/// The lease as clients know it.
+pub(crate) const PROMISED: Duration = Duration::from_secs(LEASE_SECONDS as u64);
 /// The lease as clients know it, and some time for what is on its way.
 pub(crate) const LEASE: Duration = Duration::from_secs(LEASE_SECONDS as u64 * 3 / 2);
 /// How long clients may reclaim after a restart: they notice it when they renew their lease.
@@ -183,6 +191,8 @@ pub(crate) struct Entry {
     pub(crate) highest: u32,
     /// Longest answer, in bytes.
     pub(crate) answer_bytes: u32,
+    /// Longest answer that is kept, in bytes.
+    pub(crate) kept_bytes: u32,
 }
 
 /// What clients may reclaim after a restart.
@@ -248,13 +258,45 @@ impl State {
             .clients
             .iter()
             .filter(|(id, client)| {
-                now.duration_since(client.renewed) > LEASE && !self.is_busy(**id)
+                let lease = match client.is_confirmed {
+                    true => LEASE,
+                    false => PROMISED,
+                };
+                now.duration_since(client.renewed) > lease && !self.is_busy(**id)
             })
             .map(|(id, _)| *id)
             .collect();
         for id in over {
             tracing::info!(client = id, "the lease of an NFS client is over");
             self.remove_client(id);
+        }
+    }
+
+    /// Takes all from a client that is in somebody else's way, if its lease is over as it knows
+    /// that; whether it was.
+    pub(crate) fn end_if_silent(&mut self, id: u64, now: Instant) -> bool {
+        let client = self.clients.get(&id);
+        let is_silent = client.is_some_and(|client| now.duration_since(client.renewed) > PROMISED);
+        let is_over = is_silent && !self.is_busy(id);
+        if is_over {
+            tracing::info!(client = id, "a silent NFS client is in another one's way");
+            self.remove_client(id);
+        }
+        is_over
+    }
+
+    /// Has silent clients make way that keep an owner from opening a file.
+    pub(crate) fn make_way(
+        &mut self,
+        (client, owner): (u64, &Bytes),
+        handle: &Handle,
+        (access, deny): (u32, u32),
+        now: Instant,
+    ) {
+        for other in self.opens.in_the_way(client, owner, handle, access, deny) {
+            if other != client {
+                self.end_if_silent(other, now);
+            }
         }
     }
 
@@ -472,10 +514,18 @@ impl State {
     ) -> Result<Created, Status> {
         self.sweep(now);
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
-        // Whoever else asks is not told the session either.
-        if !client.is_principal(principal) {
+        // Once it is confirmed, others of the same host may have sessions of it too (section
+        // 18.36.4), or be told them: on ports that all of them may use each can say to be any user.
+        let as_known = Principal {
+            uid: client.principal.uid,
+            ..principal
+        };
+        let may_ask =
+            client.is_principal(principal) || client.is_confirmed && client.is_principal(as_known);
+        if !may_ask {
             return Err(Status::CLID_INUSE);
         }
+        let channels = granted(channels)?;
         if sequence == client.sequence
             && let Some(created) = client.created
         {
@@ -507,21 +557,9 @@ impl State {
             _ => SLOTS_MAX,
         };
         let granted = Channel {
-            padding_bytes: 0,
-            request_bytes: fore.request_bytes.min(REQUEST_BYTES_MAX),
-            answer_bytes: fore.answer_bytes.min(ANSWER_BYTES_MAX),
-            kept_bytes: fore.kept_bytes.min(KEPT_BYTES_MAX),
-            operations: fore.operations.min(OPERATIONS_MAX as u32),
             requests: fore.requests.min(slots),
+            ..fore
         };
-        let is_small =
-            granted.request_bytes < CHANNEL_BYTES_MIN || granted.answer_bytes < CHANNEL_BYTES_MIN;
-        if is_small {
-            return Err(Status::TOOSMALL);
-        }
-        if granted.operations == 0 || granted.requests == 0 {
-            return Err(Status::INVAL);
-        }
         let client = self.clients.get(&id).ok_or(Status::STALE_CLIENTID)?;
         let before = match client.is_confirmed {
             true => None,
@@ -569,6 +607,22 @@ impl State {
             // Nobody is called back.
             back,
         })
+    }
+
+    /// Whether a session's answers may be so long, in bytes, if they are kept.
+    pub(crate) fn check_answer(
+        &self,
+        id: &SessionId,
+        bytes: u32,
+        is_kept: bool,
+    ) -> Result<(), Status> {
+        match self.sessions.get(id) {
+            Some(session) if bytes > session.fore.answer_bytes => Err(Status::REP_TOO_BIG),
+            Some(session) if is_kept && bytes > session.fore.kept_bytes => {
+                Err(Status::REP_TOO_BIG_TO_CACHE)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// DESTROY_SESSION.
@@ -645,6 +699,7 @@ impl State {
             sequence,
             highest,
             answer_bytes: session.fore.answer_bytes,
+            kept_bytes: session.fore.kept_bytes,
         }))
     }
 
@@ -660,6 +715,34 @@ impl State {
         if let Some(client) = self.clients.get_mut(&entry.client) {
             client.renewed = now;
         }
+    }
+}
+
+/// What a session may have of the channels that a client asks for. One that could not answer or be
+/// called back is refused (section 18.36.3; `check_forechannel_attrs`, `check_backchannel_attrs`,
+/// fs/nfsd/nfs4state.c of Linux), but for one that is for nothing.
+fn granted((fore, back): (Channel, Channel)) -> Result<(Channel, Channel), Status> {
+    let granted = Channel {
+        padding_bytes: 0,
+        request_bytes: fore.request_bytes.min(REQUEST_BYTES_MAX),
+        answer_bytes: fore.answer_bytes.min(ANSWER_BYTES_MAX),
+        kept_bytes: fore.kept_bytes.min(KEPT_BYTES_MAX),
+        operations: fore.operations.min(OPERATIONS_MAX as u32),
+        requests: fore.requests,
+    };
+    if granted.request_bytes < CHANNEL_BYTES_MIN || granted.answer_bytes < CHANNEL_BYTES_MIN {
+        return Err(Status::TOOSMALL);
+    }
+    if granted.operations == 0 || granted.requests == 0 {
+        return Err(Status::INVAL);
+    }
+    let is_any = (back.request_bytes, back.answer_bytes, back.operations) != (0, 0, 0);
+    let is_small = back.request_bytes < BACK_BYTES_MIN
+        || back.answer_bytes < BACK_BYTES_MIN
+        || back.operations < BACK_OPERATIONS_MIN;
+    match is_any && is_small {
+        true => Err(Status::TOOSMALL),
+        false => Ok((granted, back)),
     }
 }
 

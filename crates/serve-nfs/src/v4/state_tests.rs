@@ -191,7 +191,7 @@ fn clients_sessions_and_states_are_bounded() {
         answer_bytes: 99,
         ..CHANNEL
     };
-    // Who is to come later does so with the same number; other failures use it up.
+    // Who asks for what cannot be, or is to come later, comes again with the same number.
     let create = |state: &mut State, sequence, channel| {
         let channels = (channel, channel);
         state.create_session(id, sequence, channels, principal(1), now)
@@ -199,10 +199,10 @@ fn clients_sessions_and_states_are_bounded() {
     let refused = create(&mut state, sequence, tiny);
     assert_eq!(refused, Err(Status::TOOSMALL));
     let refused = create(&mut state, sequence, CHANNEL);
-    assert_eq!(refused, Err(Status::TOOSMALL));
+    assert_eq!(refused, Err(Status::DELAY));
     let last = *state.clients[&id].sessions.last().unwrap();
     state.destroy_session(&last).unwrap();
-    create(&mut state, sequence + 1, CHANNEL).unwrap();
+    create(&mut state, sequence, CHANNEL).unwrap();
     let owner = Bytes::from_static(b"o");
     let mut count = 0;
     loop {
@@ -244,6 +244,70 @@ fn nobody_else_is_told_a_session_or_ends_a_client() {
     let other = state.destroy_client(id, principal(2));
     assert_eq!(other, Err(Status::WRONG_CRED));
     assert_eq!(state.destroy_client(id, principal(1)), Ok(()));
+}
+
+/// A client that was confirmed may have sessions for other users of its host.
+#[test]
+fn other_users_of_a_confirmed_clients_host_may_have_sessions() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let now = Instant::now();
+    let user = Principal {
+        uid: Some(1000),
+        ..principal(1)
+    };
+    let channels = (CHANNEL, CHANNEL);
+    let (owner, other) = (Bytes::from_static(b"one"), Bytes::from_static(b"two"));
+    let (id, sequence, _) = state
+        .exchange_id(&other, [1; 8], 0, principal(1), now)
+        .unwrap();
+    let refused = state.create_session(id, sequence, channels, user, now);
+    assert_eq!(refused, Err(Status::CLID_INUSE));
+    let (id, session) = session(&mut state, b"one", now);
+    let again = state.create_session(id, 1, channels, user, now);
+    assert_eq!(again.map(|told| told.session), Ok(session));
+    let created = state.create_session(id, 2, channels, user, now).unwrap();
+    assert_ne!(created.session, session);
+    let updated = state.exchange_id(&owner, [1; 8], 0, user, now);
+    assert_eq!(updated, Err(Status::CLID_INUSE));
+}
+
+/// Goal: a silent client is in nobody's way once its lease is over as it was told, but keeps what
+/// nobody wants; one that never confirmed is gone by then.
+#[test]
+fn who_is_silent_makes_way_for_others() {
+    let table = Arc::default();
+    let mut state = state(&table, None);
+    let start = Instant::now();
+    let (one, _) = session(&mut state, b"one", start);
+    let (three, _) = session(&mut state, b"three", start);
+    let late = start + PROMISED;
+    let (two, _) = session(&mut state, b"two", late);
+    let owner = Bytes::from_static(b"o");
+    let unconfirmed = Bytes::from_static(b"nobody");
+    let (nobody, sequence, _) = state
+        .exchange_id(&unconfirmed, [1; 8], 0, principal(1), start)
+        .unwrap();
+    let elsewhere = Handle {
+        dataset: 2,
+        ..file()
+    };
+    state.opens.open(one, &owner, file(), READ, WRITE).unwrap();
+    state
+        .opens
+        .open(three, &owner, elsewhere, READ, WRITE)
+        .unwrap();
+    let asks = |state: &mut State, now| {
+        state.make_way((two, &owner), &file(), (WRITE, 0), now);
+        state.opens.open(two, &owner, file(), WRITE, 0)
+    };
+    assert_eq!(asks(&mut state, late), Err(Status::SHARE_DENIED));
+    let late = late + SWEEP;
+    asks(&mut state, late).unwrap();
+    assert!(!state.opens.has_client(one) && state.opens.has_client(three));
+    let channels = (CHANNEL, CHANNEL);
+    let gone = state.create_session(nobody, sequence, channels, principal(1), late);
+    assert_eq!(gone, Err(Status::STALE_CLIENTID));
 }
 
 /// A host with several addresses, or with another one than before, is known by its verifier.

@@ -80,6 +80,11 @@ pub fn leaves(vdev: &VdevStatus) -> Vec<&VdevStatus> {
     }
 }
 
+/// Whether it is a disk; distributed spares are room on others.
+fn is_disk(leaf: &&VdevStatus) -> bool {
+    leaf.kind != "dspare"
+}
+
 /// The disks below a vdev that are there for longer: one that was replaced may go at any time.
 fn lasting(vdev: &VdevStatus) -> Vec<&VdevStatus> {
     let all = leaves(vdev);
@@ -225,8 +230,9 @@ impl Disks {
 
     /// Those of the pool's disks of which this is true.
     pub fn which(&self, is: impl Fn(Condition) -> bool) -> Vec<String> {
-        let leaves = self.tops.iter().flat_map(leaves).map(path);
-        leaves.filter(|name| is(self.condition(name))).collect()
+        let leaves = self.tops.iter().flat_map(leaves);
+        let names = leaves.filter(is_disk).map(path);
+        names.filter(|name| is(self.condition(name))).collect()
     }
 
     /// The pool's disks that may fail now.
@@ -259,7 +265,7 @@ impl Disks {
         self.tops.iter().all(|top| {
             let lacking = top.children.iter().filter(|child| {
                 let mut counted = lasting(child);
-                let newest = leaves(child).last().map(|leaf| path(leaf));
+                let newest = leaves(child).into_iter().rfind(is_disk).map(path);
                 let lies = |newest: &String| is_suspect(newest) || silently && newest == name;
                 if newest.as_ref().is_some_and(lies) {
                     counted.retain(|leaf| Some(path(leaf)) == newest);
@@ -289,7 +295,7 @@ impl Disks {
     pub fn to_replace(&self) -> Vec<String> {
         let children = self.tops.iter().flat_map(|top| &top.children);
         let newest = children.filter_map(|child| {
-            let mut own = leaves(child).into_iter().map(path);
+            let mut own = leaves(child).into_iter().filter(is_disk).map(path);
             own.rfind(|name| !self.is_spare(name))
         });
         newest
@@ -406,8 +412,8 @@ impl Disks {
                 entry.condition = Condition::Mending { said_at: None };
             }
         }
-        for leaf in leaves {
-            let name = path(&leaf);
+        for leaf in leaves.iter().filter(is_disk) {
+            let name = path(leaf);
             let Some(entry) = self.entries.get_mut(&name) else {
                 return Err(format!("nobody knows disk {name}").into());
             };

@@ -50,7 +50,7 @@ const LAYOUTS: [Layout; 11] = [
     Layout::Raidz(3, 7),
     Layout::Draid(1, 2, 1, 5),
     Layout::MirrorAndLogs,
-    Layout::Draid(2, 2, 1, 6),
+    Layout::Draid(2, 2, 2, 7),
     Layout::Raidz(2, 6),
     Layout::Mirrors,
 ];

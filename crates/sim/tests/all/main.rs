@@ -3,9 +3,11 @@
 
 mod clones;
 mod common;
+mod condensing;
 mod crash;
 mod datasets;
 mod diagnosis;
+mod draid;
 pub mod encrypted;
 mod expansion;
 mod failures;
@@ -18,7 +20,7 @@ mod passes;
 pub mod readahead;
 mod rebuild;
 mod redaction;
-mod removal;
+pub mod removal;
 mod removal_care;
 mod resilver;
 mod scanning;

@@ -16,7 +16,7 @@ use device::sim::{Latency, SimDisk, SimOp, SimWorld};
 use filesystem::Filesystem;
 use oracles::Peer;
 use parking_lot::Mutex;
-use pool::{Pool, RemovalState, removal, stop_removal};
+use pool::{OfflineSpec, Pool, RemovalState, removal, stop_removal};
 use sim::torture::{Layout, POOL, create, import, inspect, simulate, zdb};
 use sim::verify::Failure;
 
@@ -166,82 +166,17 @@ async fn check_without(sim: &SimWorld, layout: Layout, acknowledged: &Acknowledg
 
 #[test]
 fn power_cuts_during_a_removal_of_a_mirror_lose_nothing() {
-    cuts(Layout::Mirrors);
+    cuts(Layout::Mirrors, Story::Ends);
 }
 
 #[test]
 fn power_cuts_during_a_removal_of_a_disk_lose_nothing() {
-    cuts(Layout::Stripe);
+    cuts(Layout::Stripe, Story::Ends);
 }
 
 #[test]
 fn power_cuts_during_a_removal_of_a_special_vdev_lose_nothing() {
-    cuts(Layout::MirrorAndSpecial);
-}
-
-fn cuts(layout: Layout) {
-    let total = simulate(async {
-        let sim = SimWorld::new(1);
-        let (pool, fs) = prepare(&sim, layout).await;
-        let start = (count(&sim, SimOp::Write), count(&sim, SimOp::Flush));
-        let acknowledged = Acknowledged::default();
-        run(&pool, &fs, layout, &acknowledged).await.unwrap();
-        finish(&pool).await;
-        let total = (
-            count(&sim, SimOp::Write) - start.0,
-            count(&sim, SimOp::Flush) - start.1,
-        );
-        assert_eq!(state(&pool), Some(RemovalState::Finished));
-        let count = acknowledged.lock().len();
-        assert!(count > 3, "there was no load: {count}");
-        check(&fs, &acknowledged, "whole").await;
-        close(fs, pool).await;
-        check_without(&sim, layout, &acknowledged, "whole").await;
-        total
-    });
-    let mut went_on = 0;
-    for (op, how) in CUTS {
-        let most = if op == SimOp::Write { total.0 } else { total.1 };
-        for at in moments(most) {
-            went_on += simulate(async {
-                let sim = SimWorld::new(at);
-                let (pool, fs) = prepare(&sim, layout).await;
-                let acknowledged = Acknowledged::default();
-                sim.cut_power_at(op, at, how);
-                let about = format!("{layout:?} {op:?} {at} {how:?}");
-                let work = run(&pool, &fs, layout, &acknowledged);
-                if let Some(result) = until_cut(&sim, work).await {
-                    result.unwrap();
-                }
-                // What is told is on disk.
-                let told = state(&pool);
-                drop((fs, pool));
-                power_cycle(&sim).await;
-                inspect(&sim, &about, false).await.unwrap();
-                zdb(&sim).unwrap_or_else(|error| panic!("{about}: {error}"));
-                let pool = import(&sim, false)
-                    .await
-                    .unwrap_or_else(|error| panic!("{about}: {error}"));
-                let is_active = removal(&pool).is_active();
-                if told == Some(RemovalState::Finished) {
-                    assert_eq!(state(&pool), told, "{about}");
-                }
-                let fs = open(&sim, &pool).await.unwrap();
-                check(&fs, &acknowledged, &about).await;
-                if state(&pool).is_none() {
-                    pool.remove(victim(layout).0).await.unwrap();
-                }
-                finish(&pool).await;
-                assert_eq!(state(&pool), Some(RemovalState::Finished), "{about}");
-                check(&fs, &acknowledged, &about).await;
-                close(fs, pool).await;
-                check_without(&sim, layout, &acknowledged, &about).await;
-                zdb(&sim).unwrap_or_else(|error| panic!("{about}, in the end: {error}"));
-                u32::from(is_active)
-            });
-        }
-    }
-    assert!(went_on > 0, "no cut was in the middle");
+    cuts(Layout::MirrorAndSpecial, Story::Ends);
 }
 
 /// Removes the vdev while files are written synchronously, gives that up once a part was copied,
@@ -273,46 +208,86 @@ async fn run_and_stop(
     Ok(())
 }
 
-/// Goal: a removal that is given up leaves what it copied where it was, and nothing of the copies,
-/// whatever moment the power goes at. Method: as above; the vdev is not taken away in the end but
-/// where the cut let the removal go on to its end.
-#[test]
-fn power_cuts_while_a_removal_is_given_up_lose_nothing() {
-    let layout = Layout::Mirrors;
+/// What happens to a removal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Story {
+    Ends,
+    IsGivenUp,
+}
+
+impl Story {
+    async fn tell(
+        self,
+        pool: &Pool,
+        fs: &Filesystem,
+        layout: Layout,
+        acknowledged: &Acknowledged,
+    ) -> Result<(), Failure> {
+        match self {
+            Story::Ends => run(pool, fs, layout, acknowledged).await,
+            Story::IsGivenUp => run_and_stop(pool, fs, layout, acknowledged).await,
+        }
+    }
+
+    fn end(self) -> RemovalState {
+        match self {
+            Story::Ends => RemovalState::Finished,
+            Story::IsGivenUp => RemovalState::Canceled,
+        }
+    }
+
+    /// More moments than those over all of it: what is given up copies most of it before the end.
+    fn last_moments(self) -> u64 {
+        match self {
+            Story::Ends => 0,
+            Story::IsGivenUp => 6,
+        }
+    }
+}
+
+fn cuts(layout: Layout, story: Story) {
     let total = simulate(async {
         let sim = SimWorld::new(1);
         let (pool, fs) = prepare(&sim, layout).await;
         let start = (count(&sim, SimOp::Write), count(&sim, SimOp::Flush));
         let acknowledged = Acknowledged::default();
-        run_and_stop(&pool, &fs, layout, &acknowledged)
-            .await
-            .unwrap();
+        let told = story.tell(&pool, &fs, layout, &acknowledged).await;
+        told.unwrap();
+        finish(&pool).await;
         let total = (
             count(&sim, SimOp::Write) - start.0,
             count(&sim, SimOp::Flush) - start.1,
         );
-        assert_eq!(state(&pool), Some(RemovalState::Canceled));
+        assert_eq!(state(&pool), Some(story.end()));
+        let count = acknowledged.lock().len();
+        assert!(count > 3, "there was no load: {count}");
         check(&fs, &acknowledged, "whole").await;
         close(fs, pool).await;
-        inspect(&sim, "whole", true).await.unwrap();
-        zdb(&sim).unwrap();
+        match story {
+            Story::Ends => check_without(&sim, layout, &acknowledged, "whole").await,
+            Story::IsGivenUp => {
+                inspect(&sim, "whole", true).await.unwrap();
+                zdb(&sim).unwrap();
+            }
+        }
         total
     });
-    let mut given_up = 0;
+    let mut counted = 0;
     for (op, how) in CUTS {
         let most = if op == SimOp::Write { total.0 } else { total.1 };
-        // Most of it is copied before the end.
-        for at in moments(most).chain((0..6).map(|before| most - before)) {
-            given_up += simulate(async {
+        let last = (0..story.last_moments()).map(|before| most - before);
+        for at in moments(most).chain(last) {
+            counted += simulate(async {
                 let sim = SimWorld::new(at);
                 let (pool, fs) = prepare(&sim, layout).await;
                 let acknowledged = Acknowledged::default();
                 sim.cut_power_at(op, at, how);
-                let about = format!("{op:?} {at} {how:?}");
-                let work = run_and_stop(&pool, &fs, layout, &acknowledged);
+                let about = format!("{layout:?} {story:?} {op:?} {at} {how:?}");
+                let work = story.tell(&pool, &fs, layout, &acknowledged);
                 if let Some(result) = until_cut(&sim, work).await {
                     result.unwrap();
                 }
+                // What is told is on disk.
                 let told = state(&pool);
                 drop((fs, pool));
                 power_cycle(&sim).await;
@@ -321,25 +296,42 @@ fn power_cuts_while_a_removal_is_given_up_lose_nothing() {
                 let pool = import(&sim, false)
                     .await
                     .unwrap_or_else(|error| panic!("{about}: {error}"));
-                if told == Some(RemovalState::Canceled) {
+                let is_active = removal(&pool).is_active();
+                if told == Some(story.end()) {
                     assert_eq!(state(&pool), told, "{about}");
                 }
                 let fs = open(&sim, &pool).await.unwrap();
                 check(&fs, &acknowledged, &about).await;
+                if story == Story::Ends && state(&pool).is_none() {
+                    pool.remove(victim(layout).0).await.unwrap();
+                }
                 finish(&pool).await;
                 check(&fs, &acknowledged, &about).await;
                 let ended = state(&pool);
                 close(fs, pool).await;
                 if ended == Some(RemovalState::Finished) {
                     check_without(&sim, layout, &acknowledged, &about).await;
+                } else {
+                    assert_eq!(story, Story::IsGivenUp, "{about}: {ended:?}");
+                    inspect(&sim, &about, false).await.unwrap();
                 }
-                inspect(&sim, &about, false).await.unwrap();
                 zdb(&sim).unwrap_or_else(|error| panic!("{about}, in the end: {error}"));
-                u32::from(ended == Some(RemovalState::Canceled))
+                u32::from(match story {
+                    Story::Ends => is_active,
+                    Story::IsGivenUp => ended == Some(RemovalState::Canceled),
+                })
             });
         }
     }
-    assert!(given_up > 0, "no cut was after it was given up");
+    assert!(counted > 0, "no cut was where it counts");
+}
+
+/// Goal: a removal that is given up leaves what it copied where it was, and nothing of the copies,
+/// whatever moment the power goes at. Method: as above; the vdev is not taken away in the end but
+/// where the cut let the removal go on to its end.
+#[test]
+fn power_cuts_while_a_removal_is_given_up_lose_nothing() {
+    cuts(Layout::Mirrors, Story::IsGivenUp);
 }
 
 /// Until something was copied, but not all.
@@ -477,8 +469,18 @@ zpool export tank
 echo PEER-DONE
 "#;
 
+/// More disks for the peer: OpenZFS wants room where it removes a vdev.
+fn add_room(directory: &std::path::Path, disks: &mut Vec<String>) {
+    for name in ["back0", "back1"] {
+        let path = directory.join(name);
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(512 << 20).unwrap();
+        disks.push(format!("{},{name}", path.display()));
+    }
+}
+
 /// Puts an image on a disk.
-fn load(disk: &SimDisk, image: &[u8]) {
+pub fn load(disk: &SimDisk, image: &[u8]) {
     const CHUNK: usize = 64 << 10;
     for (at, chunk) in image.chunks(CHUNK).enumerate() {
         if chunk.iter().any(|byte| *byte != 0) {
@@ -519,13 +521,7 @@ fn openzfs_goes_on_with_a_removal() {
         close(fs, pool).await;
         save("whole");
     });
-    for name in ["back0", "back1"] {
-        let path = directory.path().join(name);
-        // OpenZFS wants room.
-        let file = std::fs::File::create(&path).unwrap();
-        file.set_len(512 << 20).unwrap();
-        disks.push(format!("{},{name}", path.display()));
-    }
+    add_room(directory.path(), &mut disks);
     let text = peer.run(&disks, SCRIPT);
     assert!(text.contains("PEER-DONE"), "{text}");
     let has = |mark: &str, word: &str| {
@@ -600,46 +596,249 @@ fn openzfs_goes_on_with_a_removal() {
     }
 }
 
-/// Goal: a device that was away during a part of a removal lacks nothing of what was copied.
-/// Method: one side of the mirror that gets the data vanishes in the middle; the removal rests, and
-/// goes on when the side is back and resilvered, or is given up, where the side lacks something
-/// that was copied, and begins anew. Then that side alone has everything.
+/// Has groups written until no device lacks anything.
+async fn resilver(pool: &Pool) {
+    for _ in 0..10_000 {
+        let leaves = pool.pipeline().tree().leaves();
+        let mut lacking = leaves.iter().filter_map(|vdev| vdev.leaf());
+        if lacking.all(|leaf| leaf.dirty_times().missing().is_empty()) {
+            return;
+        }
+        pool.sync().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("a device still lacks something: {:?}", pool.status());
+}
+
+/// When a side that was away is back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Back {
+    /// While the removal is under way: it is resilvered, which does not give it the copies.
+    Meanwhile,
+    /// The same, with the resilver still under way when all is copied.
+    Early,
+    /// When the removal has ended.
+    After,
+}
+
+/// Goal: a device that was away during a part of a removal has what was copied, in the end. Method:
+/// one side of the mirror that gets the data vanishes in the middle, and files are written. The
+/// removal goes on; the side is back, and is resilvered. Then that side alone has everything.
 #[test]
 fn a_side_that_was_away_has_what_was_copied() {
+    for back in [Back::Meanwhile, Back::Early, Back::After] {
+        simulate(async {
+            let sim = SimWorld::new(5);
+            let layout = Layout::Mirrors;
+            let about = format!("{back:?}");
+            let acknowledged = Acknowledged::default();
+            let (pool, fs) = prepare(&sim, layout).await;
+            pool.remove("mirror-1").await.unwrap();
+            copy_a_part(&pool).await;
+            let disk = sim.disk("disk1").unwrap();
+            disk.set_gone(true);
+            let copied = || removal(&pool).status().unwrap().copied_bytes;
+            let before = copied();
+            for number in 200..204 {
+                let ino = put(&fs, &format!("sync{number}"), &content(number))
+                    .await
+                    .unwrap();
+                fs.sync_file(ino).await.unwrap();
+                acknowledged.lock().push(number);
+                pool.sync().await.unwrap();
+            }
+            assert!(copied() > before, "it goes on: {about}");
+            if back != Back::After {
+                removal(&pool).set_turn_bytes(0);
+                pool.sync().await.unwrap();
+                disk.set_gone(false);
+                pool.clear(None).await.unwrap();
+                if back == Back::Meanwhile {
+                    for _ in 0..20 {
+                        pool.sync().await.unwrap();
+                    }
+                    pool.scans().wait_for_scrub(true).await;
+                }
+                removal(&pool).set_turn_bytes(512 << 10);
+            }
+            finish(&pool).await;
+            assert_eq!(state(&pool), Some(RemovalState::Finished), "{about}");
+            if back == Back::After {
+                disk.set_gone(false);
+                pool.clear(None).await.unwrap();
+            }
+            resilver(&pool).await;
+            check(&fs, &acknowledged, &about).await;
+            close(fs, pool).await;
+            sim.disk("disk0").unwrap().set_gone(true);
+            check_without(&sim, layout, &acknowledged, &about).await;
+        });
+    }
+}
+
+/// Goal: a vdev is removed where a side of it and one of the vdev that gets its data are out of use
+/// (removal_with_faulted of OpenZFS's tests). Method: both are taken for failed; the side that is
+/// back in the end is resilvered, and has everything alone.
+#[test]
+fn sides_that_failed_do_not_keep_a_vdev() {
     simulate(async {
-        let sim = SimWorld::new(5);
+        let sim = SimWorld::new(6);
         let layout = Layout::Mirrors;
         let acknowledged = Acknowledged::default();
         let (pool, fs) = prepare(&sim, layout).await;
+        let fault = || OfflineSpec {
+            temporary: false,
+            fault: true,
+        };
+        pool.offline("disk3", fault()).await.unwrap();
+        pool.offline("disk0", fault()).await.unwrap();
         pool.remove("mirror-1").await.unwrap();
-        copy_a_part(&pool).await;
-        let disk = sim.disk("disk1").unwrap();
-        disk.set_gone(true);
-        for number in 200..204 {
-            let ino = put(&fs, &format!("sync{number}"), &content(number))
-                .await
-                .unwrap();
-            fs.sync_file(ino).await.unwrap();
-            acknowledged.lock().push(number);
-            pool.sync().await.unwrap();
-        }
-        assert_ne!(state(&pool), Some(RemovalState::Finished), "it rests");
-        drop((fs, pool));
-        power_cycle(&sim).await;
-        let pool = import(&sim, false).await.unwrap();
-        assert_ne!(state(&pool), Some(RemovalState::Finished), "it still does");
-        disk.set_gone(false);
-        pool.clear(None).await.unwrap();
-        pool.scans().wait_for_scrub(true).await;
-        if state(&pool) == Some(RemovalState::Canceled) {
-            pool.remove("mirror-1").await.unwrap();
-        }
         finish(&pool).await;
         assert_eq!(state(&pool), Some(RemovalState::Finished));
-        let fs = open(&sim, &pool).await.unwrap();
+        check(&fs, &acknowledged, "failed").await;
+        pool.clear(None).await.unwrap();
+        resilver(&pool).await;
+        close(fs, pool).await;
+        sim.disk("disk1").unwrap().set_gone(true);
+        check_without(&sim, layout, &acknowledged, "back").await;
+    });
+}
+
+/// Goal: a removal that cannot go on says what it waits for. Method: a side of the vdev comes back,
+/// and lacks files that were written before the removal began; the resilver is held.
+#[test]
+fn a_removal_says_what_it_waits_for() {
+    simulate(async {
+        let sim = SimWorld::new(7);
+        let layout = Layout::Mirrors;
+        let acknowledged = Acknowledged::default();
+        let (pool, fs) = prepare(&sim, layout).await;
+        pool.offline("disk3", OfflineSpec::default()).await.unwrap();
+        for number in 200..208 {
+            put(&fs, &format!("sync{number}"), &content(number))
+                .await
+                .unwrap();
+            acknowledged.lock().push(number);
+        }
+        pool.sync().await.unwrap();
+        pool.remove("mirror-1").await.unwrap();
+        copy_a_part(&pool).await;
+        let waits_for = || removal(&pool).status().unwrap().waits_for;
+        assert_eq!(waits_for(), None);
+        pool.scans().hold(true);
+        pool.online("disk3", false).await.unwrap();
+        let why = waits_for().expect("it rests");
+        assert_eq!(why, "waits until disk3 can be used and lacks nothing");
+        pool.scans().hold(false);
+        finish(&pool).await;
+        assert_eq!(state(&pool), Some(RemovalState::Finished));
+        assert_eq!(waits_for(), None);
         check(&fs, &acknowledged, "whole").await;
         close(fs, pool).await;
-        sim.disk("disk0").unwrap().set_gone(true);
-        check_without(&sim, layout, &acknowledged, "the side that was away").await;
+        check_without(&sim, layout, &acknowledged, "whole").await;
     });
+}
+
+/// OpenZFS resilvers a side that was away when its mirror got data here, and removes a vdev while a
+/// side is away.
+const AWAY: &str = r#"
+set -e
+mkdir /tmp/a /tmp/b
+for disk in 0 1; do ln -s /dev/disk/peer/a$disk /tmp/a/; done
+for disk in 0 1 2 3; do ln -s /dev/disk/peer/b$disk /tmp/b/; done
+zpool import -f -N -d /tmp/a tank
+zpool sync tank
+sleep 1
+zpool wait -t resilver tank
+zpool status tank | sed "s/^/RESILVERED /"
+zpool scrub -w tank
+zpool status tank | sed "s/^/SCRUBBED /"
+zpool export tank
+zpool import -f -N -d /tmp/b tank
+zpool add -f -o ashift=12 tank mirror /dev/disk/peer/back0 /dev/disk/peer/back1
+zpool offline tank /tmp/b/b1
+zpool offline tank /dev/disk/peer/back1
+zpool remove tank mirror-1
+zpool wait -t remove tank
+zpool sync tank
+zpool status tank | sed "s/^/REMOVED /"
+zpool export tank
+echo PEER-DONE
+"#;
+
+/// Goal: whoever resilvers a side that was away while data was copied to its mirror gives it all,
+/// whoever copied it. Method: a removal here with a side away, which OpenZFS resilvers, and the
+/// other way round; a scrub of OpenZFS's finds nothing, and then that side alone has everything.
+#[test]
+fn sides_that_were_away_are_resilvered_here_and_there() {
+    let Some(peer) = Peer::find() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let acknowledged = Acknowledged::default();
+    let layout = Layout::Mirrors;
+    let path = |name: &str| directory.path().join(name);
+    let mut disks = Vec::new();
+    for (pool_name, count) in [("a", 2), ("b", 4)] {
+        simulate(async {
+            let sim = SimWorld::new(21);
+            let (pool, fs) = prepare(&sim, layout).await;
+            if pool_name == "a" {
+                sim.disk("disk1").unwrap().set_gone(true);
+                pool.remove("mirror-1").await.unwrap();
+                finish(&pool).await;
+                assert_eq!(state(&pool), Some(RemovalState::Finished));
+            }
+            close(fs, pool).await;
+            sim.disk("disk1").unwrap().set_gone(false);
+            for number in 0..count {
+                let name = format!("{pool_name}{number}");
+                let disk = sim.disk(&format!("disk{number}")).unwrap();
+                disk.save_image(path(&name)).unwrap();
+                disks.push(format!("{},{name}", path(&name).display()));
+            }
+        });
+    }
+    add_room(directory.path(), &mut disks);
+    let text = peer.run(&disks, AWAY);
+    assert!(text.contains("PEER-DONE"), "{text}");
+    for (mark, words) in [
+        ("RESILVERED", "resilvered "),
+        ("RESILVERED", "with 0 errors"),
+        ("SCRUBBED", "scrub repaired 0B"),
+        ("SCRUBBED", "No known data errors"),
+        ("REMOVED", "Removal of vdev 1 copied"),
+    ] {
+        let mut lines = text.lines();
+        let is_it = |line: &str| line.starts_with(mark) && line.contains(words);
+        assert!(lines.any(is_it), "{mark} {words}: {text}");
+    }
+    for (stays, away) in [
+        (&["a0"][..], &["a1"][..]),
+        (&["b0", "back0"][..], &["b1", "back1"][..]),
+    ] {
+        simulate(async {
+            let sim = SimWorld::new(22);
+            for name in stays.iter().chain(away) {
+                let image = std::fs::read(path(name)).unwrap();
+                let disk = sim.add_disk(name, image.len() as u64);
+                disk.set_sector_bytes(4096);
+                load(&disk, &image);
+            }
+            if stays.len() > 1 {
+                let pool = import(&sim, false).await.unwrap();
+                for name in away {
+                    pool.online(name, false).await.unwrap();
+                }
+                resilver(&pool).await;
+                pool.export(false).await.unwrap();
+            }
+            zdb(&sim).unwrap();
+            for name in stays {
+                sim.disk(name).unwrap().set_gone(true);
+            }
+            let pool = import(&sim, false).await.unwrap();
+            let fs = open(&sim, &pool).await.unwrap();
+            check(&fs, &acknowledged, away[0]).await;
+            close(fs, pool).await;
+        });
+    }
 }

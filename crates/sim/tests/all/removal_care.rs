@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use crate::common::{data, get, open, put, remove};
 use crate::redaction::heal;
+use crate::spares::{add_spare, is_whole, spares, until};
 use crate::vdevs::power_cycle;
 use dataset::PropertyChange;
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use filesystem::Filesystem;
 use format::{Dva, LABEL_START_BYTES, ObjectId, VdevId};
 use pool::{
-    AddSpec, LeafSpec, Pool, RemovalState, ScrubCommand, VdevClass, VdevLayout, VdevSpec, removal,
-    stop_removal,
+    AddSpec, LeafSpec, OfflineSpec, Pool, RemovalState, ScrubCommand, VdevClass, VdevLayout,
+    VdevSpec, removal, stop_removal,
 };
 use sim::torture::{Layout, POOL, create, import, inspect, simulate, zdb};
 use stream::{Progress, SendOptions};
@@ -512,5 +513,38 @@ fn what_a_stream_heals_is_healed_in_its_copy() {
             sim.disk(name).unwrap().set_gone(true);
         }
         verify(&sim, "healed").await;
+    });
+}
+
+/// Goal: a device that fails while its vdev is being removed gets no spare, and gets one when the
+/// removal is given up. Method: a side of the vdev vanishes in the middle.
+#[test]
+fn a_side_that_failed_gets_a_spare_when_its_vdev_stays() {
+    simulate(async {
+        let sim = SimWorld::new(12);
+        let (pool, fs) = prepare(&sim, Layout::Mirrors).await;
+        disk(&sim, "s0");
+        add_spare(&sim, &pool, "s0").await;
+        pool.remove("mirror-1").await.unwrap();
+        copy_a_part(&pool).await;
+        removal(&pool).set_turn_bytes(0);
+        let fault = OfflineSpec {
+            temporary: true,
+            fault: true,
+        };
+        pool.offline("disk3", fault).await.unwrap();
+        for _ in 0..20 {
+            pool.sync_config().await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(spares(&pool), "s0 waits");
+        stop_removal(&pool).await.unwrap();
+        until(&pool, "a spare stands in", |pool| {
+            spares(pool) == "s0 used" && is_whole(pool, "s0")
+        })
+        .await;
+        check(&fs, 0, 1).await;
+        close(fs, pool).await;
+        inspect(&sim, "with a spare", false).await.unwrap();
     });
 }

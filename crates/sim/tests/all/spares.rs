@@ -11,7 +11,10 @@ use crate::topology::{add_disk, find, resilver, shape, spec};
 use crate::vdevs::{CUTS, count, moments, power_cycle, until_cut};
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use filesystem::Filesystem;
-use format::{LABEL_BYTES, LABEL_START_BYTES};
+use format::{
+    LABEL_BYTES, LABEL_CONFIG_BYTES, LABEL_CONFIG_OFFSET, LABEL_COUNT, LABEL_START_BYTES,
+    label_offset,
+};
 use parking_lot::Mutex;
 use pool::{
     AddSpec, CreateSpec, EventSink, FeatureChoice, ImportSpec, LeafSpec, OfflineSpec, Pool,
@@ -46,7 +49,7 @@ pub async fn add_spare(sim: &SimWorld, pool: &Pool, name: &str) {
 }
 
 /// How the spares are: names, and whether they are in use.
-fn spares(pool: &Pool) -> String {
+pub fn spares(pool: &Pool) -> String {
     let spares = pool.status().spares;
     let words: Vec<String> = spares
         .iter()
@@ -81,7 +84,8 @@ pub fn is_whole(pool: &Pool, disk: &str) -> bool {
         .is_some_and(|vdev| vdev.state == VdevState::Online && !vdev.is_stale)
 }
 
-async fn write_files(fs: &Filesystem, numbers: std::ops::Range<u64>) {
+/// Writes files of 300 KB, some time apart.
+pub async fn write_files(fs: &Filesystem, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let name = format!("file{number}");
         put(fs, &name, &data(number, 300_000)).await.unwrap();
@@ -89,7 +93,8 @@ async fn write_files(fs: &Filesystem, numbers: std::ops::Range<u64>) {
     }
 }
 
-async fn files_are_whole(pool: &Pool, fs: &Filesystem, numbers: std::ops::Range<u64>) {
+/// Reads those again.
+pub async fn files_are_whole(pool: &Pool, fs: &Filesystem, numbers: std::ops::Range<u64>) {
     pool.pipeline().cache().clear();
     for number in numbers {
         let content = get(fs, &format!("file{number}")).await.unwrap();
@@ -353,6 +358,32 @@ fn a_spare_stands_in_at_the_import() {
         leave(pool, fs).await;
         inspect(&sim, "with another disk", true).await.unwrap();
         zdb(&sim).unwrap();
+    });
+}
+
+/// A disk whose labels are lost has its data still: it is no new one in its own place.
+#[test]
+fn a_disk_without_labels_but_with_uberblocks_is_not_taken() {
+    simulate(async {
+        let sim = SimWorld::new(607);
+        let pool = create(&sim, Layout::Mirror(2), DISK_MIB, false)
+            .await
+            .unwrap();
+        pool.properties().set("autoreplace", "on").await.unwrap();
+        pool.export(false).await.unwrap();
+        let device = sim.world().opener.open("disk1", false).await.unwrap();
+        for label in 0..LABEL_COUNT {
+            let start = label_offset(device.size_bytes(), label).unwrap();
+            let zeros = vec![0u8; LABEL_CONFIG_BYTES];
+            let written = device.write(start + LABEL_CONFIG_OFFSET, zeros.into());
+            written.await.unwrap();
+        }
+        device.flush().await.unwrap();
+        drop(device);
+        let pool = import(&sim, false).await.unwrap();
+        assert_eq!(pool.look_for_devices().await.unwrap(), 0);
+        assert_eq!(shape(&pool), "mirror(disk0 disk1)");
+        pool.export(false).await.unwrap();
     });
 }
 

@@ -234,6 +234,7 @@ async fn come_back(pool: &Pool, how: Return) {
                 force: true,
                 replace: true,
                 sequential: false,
+                untouched: false,
             };
             pool.attach("disk2", &spec).await
         }

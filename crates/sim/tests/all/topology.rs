@@ -27,6 +27,7 @@ pub fn spec(path: &str, replace: bool) -> AttachSpec {
         force: true,
         replace,
         sequential: false,
+        untouched: false,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Goal: new data goes to a pool whose dedup table is eight times as large as its memory at a rate
 //! that bears comparison with that of the same pool without deduplication. Method: the trial
-//! `dedup-8x`, with `MILLPOND_LONG=1` alone: it takes minutes. What is asked for is what changes of
-//! the table that are logged first come to; half on disks and four fifths with an SSD are wanted.
+//! `dedup-8x`, with `MILLPOND_LONG=1` alone: it takes minutes; `RUST_LOG=dedup=debug` shows how
+//! long flushing takes in each transaction group. What is asked for is what changes of the table
+//! that are logged first come to; half on disks and four fifths with an SSD are wanted.
 
 use trial::{Told, Trials, run_all, story};
 
@@ -16,6 +17,8 @@ fn new_data_does_not_wait_for_a_table_that_is_larger_than_memory() {
     if std::env::var_os("MILLPOND_LONG").is_none() {
         return;
     }
+    let shown = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt().with_env_filter(shown).try_init();
     let trials = Trials::parse(story("dedup-8x").unwrap()).unwrap();
     let told = run_all(&trials, &mut |line| println!("{line}"), &|| false).unwrap();
     println!("{}", told.markdown());

@@ -149,6 +149,21 @@ impl Topology {
         }
     }
 
+    /// Whether a distributed spare of the dRAID vdev `owner` could stand in for the device
+    /// `target`: only if that is one of its own (`spa_vdev_attach`, module/zfs/spa.c).
+    ///
+    /// # Errors
+    /// [`TopologyError::OtherDraid`], [`TopologyError::NoSuchVdev`], [`TopologyError::NotADevice`].
+    pub fn check_own_spare(&self, target: Guid, owner: Guid) -> Result<(), TopologyError> {
+        let (top, old) = self.device(target)?;
+        match &top.kind {
+            VdevKind::Draid(_) if top.guid == owner => Ok(()),
+            _ => Err(TopologyError::OtherDraid {
+                vdev: old.display_name(),
+            }),
+        }
+    }
+
     /// Whether a device has the room and the sectors that the vdev `target` needs.
     ///
     /// # Errors
@@ -301,6 +316,18 @@ impl VdevTree {
             .ok_or_else(|| bad("the new vdev is not a device"))
     }
 
+    /// Makes a distributed spare by its configuration in the pool's list, which is no part of the
+    /// tree yet. There is nothing to open, and no label.
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`], [`VdevError::Format`].
+    pub fn prepare_draid_spare(&self, config: &NvList) -> Result<Arc<Vdev>, VdevError> {
+        let made = self.build(config)?;
+        let is_it = matches!(made.kind, VdevKind::DraidSpare(_));
+        let made = is_it.then_some(made);
+        made.ok_or_else(|| bad("the spare is not a distributed one"))
+    }
+
     /// Attaches the prepared device `new` to the device `target`: in syncing context, in a txg that
     /// writes the configuration. Where they need a new vdev above them, it gets the guid `parent`.
     /// The new device is taken to lack all before `until`, which no txg that is open now reaches.
@@ -317,11 +344,16 @@ impl VdevTree {
         until: Txg,
     ) -> Result<Arc<Vdev>, TopologyError> {
         self.topology.check_attach(target, as_role, is_spare(new))?;
+        if let VdevKind::DraidSpare(spare) = &new.kind {
+            self.topology.check_own_spare(target, spare.top_guid)?;
+        }
         let (top, old) = self.topology.device(target)?;
         let first = Txg::INITIAL.get();
         let missing = RangeSet::from_iter([(first, until.get().saturating_sub(first))]);
-        if let Some(leaf) = new.leaf() {
-            leaf.dirty_times().set_missing(missing.clone());
+        match &new.kind {
+            VdevKind::Leaf(own) => own.leaf.dirty_times().set_missing(missing.clone()),
+            VdevKind::DraidSpare(spare) => spare.set_missing(missing.clone()),
+            _ => {}
         }
         // A crash before this txg is on disk leaves a device that is no part of the pool.
         if let Some(recorded) = new.recorded() {
@@ -375,9 +407,13 @@ impl VdevTree {
         let required = !outage(&before, target).is_empty();
         if !drained || required {
             self.topology.put(&before);
-            if let Some(leaf) = plan.gone.leaf() {
-                for txg in from.get()..until.get() {
-                    leaf.dirty_times().add_missing(Txg::new(txg));
+            for txg in from.get()..until.get() {
+                match &plan.gone.kind {
+                    VdevKind::Leaf(own) => own.leaf.dirty_times().add_missing(Txg::new(txg)),
+                    VdevKind::DraidSpare(spare) => {
+                        spare.missing.lock().add(txg, 1);
+                    }
+                    _ => {}
                 }
             }
             let vdev = plan.gone.display_name();
@@ -435,7 +471,8 @@ fn replaced_below(top: &Arc<Vdev>, vdev: &Arc<Vdev>) -> Option<Replaced> {
     };
     let is_set = |vdev: &Vdev| vdev.config_u64("unspare") == Some(1);
     let is_superfluous = |old: &Vdev, new: &Vdev| {
-        old.kind.is_leaf() && misses_nothing(new) && outage(top, old.guid).is_empty()
+        let is_device = matches!(old.kind, VdevKind::Leaf(_) | VdevKind::DraidSpare(_));
+        is_device && misses_nothing(new) && outage(top, old.guid).is_empty()
     };
     let found = |old: &Vdev| Replaced {
         old: old.guid,

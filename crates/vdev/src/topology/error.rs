@@ -39,6 +39,15 @@ pub enum TopologyError {
         /// The spare.
         vdev: String,
     },
+    /// It is a device of another vdev than the distributed spare.
+    #[error(
+        "{vdev}: dRAID spares can only replace child devices in their parent's dRAID vdev; use \
+         another spare"
+    )]
+    OtherDraid {
+        /// The device.
+        vdev: String,
+    },
     /// Spares do not stand in for devices of logs.
     #[error("{vdev} holds intent logs, and a hot spare cannot replace it; use another device")]
     IsLog {

@@ -12,7 +12,7 @@
 //!
 //! What is freed on a removed vdev is freed where it is now, piece by piece; the range of the
 //! mapping that led there is *obsolete* then, and so is what was passed on the way. That is
-//! recorded (by the engine), so that OpenZFS can make mappings smaller. Nothing new is ever written
+//! recorded (by the engine), so that mappings can be made smaller. Nothing new is ever written
 //! to a removed vdev; copies that are repaired are.
 
 use std::sync::Arc;
@@ -45,17 +45,20 @@ pub struct Remapped {
 }
 
 impl Topology {
-    /// Says where the blocks of a removed vdev are. Nothing can be read from it before.
+    /// Says where the blocks of a removed vdev are: nothing can be read from it before. Whoever
+    /// goes by another map that it had goes on with that one.
     ///
     /// # Errors
-    /// [`VdevError::NoSuchVdev`] when there is no removed vdev with this id, or it has a map.
+    /// [`VdevError::NoSuchVdev`] when there is no removed vdev with this id.
     pub fn set_indirect_map(&self, id: VdevId, map: IndirectMap) -> Result<(), VdevError> {
-        self.get(id)
-            .and_then(|top| match top.kind() {
-                VdevKind::Indirect(indirect) => indirect.map.set(map).ok(),
-                _ => None,
-            })
-            .ok_or(VdevError::NoSuchVdev { vdev: id })
+        let top = self.get(id).ok_or(VdevError::NoSuchVdev { vdev: id })?;
+        match top.kind() {
+            VdevKind::Indirect(indirect) => {
+                *indirect.map.write() = Some(Arc::new(map));
+                Ok(())
+            }
+            _ => Err(VdevError::NoSuchVdev { vdev: id }),
+        }
     }
 
     /// Where a range of a vdev is now, if that one was removed; `None` if it was not.
@@ -94,7 +97,7 @@ impl Topology {
             vdev: top.display_name(),
             cause: cause.to_owned(),
         };
-        let map = map_of(top).ok_or_else(|| gone("its mapping is not loaded"))?;
+        let map = mapping_of(top).ok_or_else(|| gone("its mapping is not loaded"))?;
         let mut done = Vec::new();
         let mut open = map
             .pieces(offset, length)
@@ -114,7 +117,7 @@ impl Topology {
                 continue;
             }
             passed.push((piece.vdev, piece.offset, piece.length));
-            let mut next = map_of(&on)
+            let mut next = mapping_of(&on)
                 .and_then(|map| map.pieces(piece.offset, piece.length))
                 .ok_or_else(|| gone("what its mapping points to is not mapped"))?;
             next.reverse();
@@ -148,6 +151,13 @@ impl Topology {
             let on = self
                 .check_range(piece.vdev, piece.offset, piece.length)
                 .map_err(failed)?;
+            // Nothing is removed from pools with dRAID, whose places are none on its devices.
+            if matches!(on.kind(), VdevKind::Draid(_)) {
+                return Err(failed(VdevError::BadAddress {
+                    place: format!("{}:{:#x}", piece.vdev, piece.offset),
+                    what: format!("blocks of a removed vdev are not on {}", on.display_name()),
+                }));
+            }
             places.push((on, *piece));
         }
         if let [(on, piece)] = &places[..] {
@@ -268,11 +278,16 @@ impl Topology {
             let block = join(&parts, psize);
             if verify.verify(&block).await {
                 for ((found, right), (_, piece)) in copies.iter().zip(&parts).zip(places) {
-                    for (source, data) in found {
-                        if data != right {
-                            source.note_checksum_error(piece.offset, data.len(), context);
-                            source.repair(piece.offset, right.clone(), context).await;
+                    let context = IoContext {
+                        birth: piece.birth,
+                        ..*context
+                    };
+                    for (source, data) in found.iter().filter(|(_, data)| data != right) {
+                        // What lacks it has something else in its place, which is no error.
+                        if !source.is_missing(piece.offset, piece.birth) {
+                            source.note_checksum_error(piece.offset, data.len(), &context);
                         }
+                        source.repair(piece.offset, right.clone(), &context).await;
                     }
                 }
                 return Ok(block);
@@ -297,9 +312,10 @@ impl Topology {
     }
 }
 
-fn map_of(vdev: &Vdev) -> Option<&IndirectMap> {
+/// The mapping of a removed vdev, once it is known; `None` of others.
+pub fn mapping_of(vdev: &Vdev) -> Option<Arc<IndirectMap>> {
     match vdev.kind() {
-        VdevKind::Indirect(indirect) => indirect.map.get(),
+        VdevKind::Indirect(indirect) => indirect.map.read().clone(),
         _ => None,
     }
 }

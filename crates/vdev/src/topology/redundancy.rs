@@ -8,7 +8,7 @@ use format::{BlockPointer, DVAS_PER_POINTER, Dva, Guid, Txg};
 use super::Topology;
 use crate::error::VdevError;
 use crate::kind::VdevKind;
-use crate::leaf::Leaf;
+use crate::lacking::{REBUILD_TXG, RESILVER_TXG};
 use crate::node::Vdev;
 use crate::range_set::RangeSet;
 use crate::recorded::Recorded;
@@ -47,10 +47,11 @@ impl Topology {
 
     /// Whether a block that cannot be read now may be readable when devices that stopped working
     /// since the pool was opened are back: those that are there may lack it. Devices that were
-    /// attached after it was written, and not resilvered since, have nothing to bring back.
+    /// attached after it was written, and not resilvered since, have nothing to bring back. Not so
+    /// those that only count as lacking everything, for a vdev that was removed meanwhile.
     pub fn may_come_back(&self, block: &BlockPointer) -> bool {
         let birth = block.physical_birth();
-        is_any_out(self, block, |leaf| !was_attached_after(leaf, birth))
+        is_any_out(self, block, |vdev| !was_attached_after(vdev, birth))
     }
 
     /// Whether an intent log's block of which no device that works has a right copy was certainly
@@ -124,9 +125,8 @@ pub(super) fn misses_nothing(vdev: &Vdev) -> bool {
     match &vdev.kind {
         VdevKind::Mirror(mirror) => mirror.children.iter().any(|child| misses_nothing(child)),
         _ => {
-            vdev.leaf()
-                .is_some_and(|leaf| leaf.is_readable() && leaf.dirty_times().missing().is_empty())
-                && vdev.recorded().is_some_and(Recorded::is_whole)
+            let is_there = vdev.is_readable() && vdev.own_missing().is_empty();
+            is_there && vdev.recorded().is_some_and(Recorded::is_whole)
         }
     }
 }
@@ -153,11 +153,8 @@ fn in_more_than(sets: &[RangeSet], count: usize) -> RangeSet {
 
 /// Whether a device that may have a part of the block stopped working since the pool was opened, of
 /// those that count.
-fn is_any_out(topology: &Topology, block: &BlockPointer, counts: impl Fn(&Leaf) -> bool) -> bool {
-    let is_out = |vdev: &Arc<Vdev>| {
-        vdev.leaf()
-            .is_some_and(|leaf| leaf.is_out() && counts(leaf))
-    };
+fn is_any_out(topology: &Topology, block: &BlockPointer, counts: impl Fn(&Vdev) -> bool) -> bool {
+    let is_out = |vdev: &Arc<Vdev>| vdev.leaf().is_some_and(|leaf| leaf.is_out()) && counts(vdev);
     let is_removed = |dva: Dva| {
         let top = topology.get(dva.vdev());
         top.is_some_and(|top| top.kind().is_indirect())
@@ -172,10 +169,15 @@ fn is_any_out(topology: &Topology, block: &BlockPointer, counts: impl Fn(&Leaf) 
         .any(|top| top.leaves().iter().any(is_out))
 }
 
-/// Whether a device was attached after `txg`, and no resilver of it has ended: it lacks everything
-/// from the pool's first txg on, while one that failed lacks what came since.
-fn was_attached_after(leaf: &Leaf, txg: Txg) -> bool {
+/// Whether a device was attached after `txg`, and no resilver of it has ended: its configuration
+/// says so, and it lacks everything from the pool's first txg on, while one that failed lacks what
+/// came since. One that lacks as much without having been attached may have the block
+/// (`evacuation::lack_all`).
+fn was_attached_after(vdev: &Vdev, txg: Txg) -> bool {
+    let is_set = |pair: &str| vdev.config_u64(pair).is_some_and(|since| since != 0);
     let first = Txg::INITIAL;
     let length = txg.get().saturating_add(1).saturating_sub(first.get());
-    txg >= first && leaf.dirty_times().missing().contains(first.get(), length)
+    (is_set(RESILVER_TXG) || is_set(REBUILD_TXG))
+        && txg >= first
+        && vdev.own_missing().contains(first.get(), length)
 }

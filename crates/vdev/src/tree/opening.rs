@@ -225,6 +225,10 @@ impl Opening {
             Ok(Err(error)) => return Err((VdevAux::OpenFailed, error.into())),
             Err(error) => return Err((VdevAux::OpenFailed, error)),
         };
+        if self.common.faults.fails_to_open(vdev.guid()) {
+            let error = DeviceError::Gone { path };
+            return Err((VdevAux::OpenFailed, error.into()));
+        }
         let size = device.size_bytes() & !(LABEL_BYTES - 1);
         if size < MIN_DEVICE_BYTES {
             let error = VdevError::TooSmall {

@@ -13,6 +13,7 @@ mod restore;
 use device::BoxFuture;
 use std::sync::Arc;
 
+use access::User;
 use api::{
     FILE_ENTRIES_MAX, Failure, FailureKind, FileEntry, FileList, FileListReply, FileReport,
     FileType,
@@ -20,7 +21,7 @@ use api::{
 use filesystem::{Attributes, FileKind, Filesystem, FsError};
 use futures::StreamExt;
 
-use crate::owners::borrow;
+use service::error::from_access;
 use service::pools::Pools;
 
 pub use download::Download;
@@ -129,7 +130,9 @@ pub fn list<'a>(
         };
         let limit = call.limit.unwrap_or(ENTRIES).clamp(1, FILE_ENTRIES_MAX);
         let open = pools.of_dataset(&call.dataset)?;
-        let lease = borrow(&open, &call.dataset, &doing, "list").await?;
+        let user = User::Command { name: "list" };
+        let lease = open.access.filesystem_to_read(&call.dataset, user).await;
+        let lease = lease.map_err(|error| from_access(&doing, &error))?;
         let filesystem = lease.get();
         let at = find(&filesystem, &doing, &path).await?;
         if at.kind != FileKind::Directory {

@@ -14,8 +14,12 @@
 
 mod corrective;
 mod differences;
+mod keeping;
+mod mounting;
+mod moves;
 mod options;
 mod roots;
+mod snapshots;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,12 +37,12 @@ use device::BoxFuture;
 use format::stream::{Begin, HeaderKind, StreamFeatures};
 use format::{NvList, NvValue};
 use stream::{
-    Description, Naming, Package, PackageDataset, Received, Start, StreamError, StreamReader,
-    received_name,
+    Naming, Package, PackageDataset, Received, Start, StreamError, StreamReader, received_name,
 };
 use tokio::io::AsyncRead;
 
 use crate::zfs::mode;
+use differences::When;
 use service::error::{and_back, from_access, from_dataset};
 use service::jobs::Work;
 use service::pools::{OpenPool, Pools};
@@ -101,6 +105,15 @@ pub fn zfs_receive_abort<'a>(
                     ..
                 },
             ) if was_under_way => {}
+            Err(DatasetError::Receive {
+                obstacle: dataset::ReceiveObstacle::NothingToResume,
+                ..
+            }) => {
+                let name = &call.name;
+                let message =
+                    format!("'{name}' does not have any resumable receive state to abort");
+                return Err(Failure::new(FailureKind::NotFound, message));
+            }
             Err(error) => return Err(from_dataset(&doing, &error)),
         }
         crate::zpool::log_command(&open.pool, &call.command).await;
@@ -152,6 +165,7 @@ pub fn receive_from<'a>(
             progress,
             under_way,
             package: None,
+            first_mount: serving.mounts.number_of_next(),
             reply: ZfsReceiveReply::default(),
         };
         let mut reader = StreamReader::new(input);
@@ -168,6 +182,12 @@ struct Packed {
     package: Package,
     /// The filesystem that was sent, by its name there.
     top: String,
+    /// What was renamed, promoted and destroyed there is so here.
+    follows: bool,
+    /// Datasets have not the names yet that they are to have.
+    awaits: bool,
+    /// GUIDs of datasets that were made of snapshots of others.
+    parted: Vec<u64>,
     /// The memory that all this takes.
     _room: stream::Room,
 }
@@ -181,6 +201,8 @@ struct Run<'a> {
     /// How it is known to who may break it off.
     under_way: service::receives::Receiving,
     package: Option<Packed>,
+    /// The number of the first mount that it may have made.
+    first_mount: u64,
     reply: ZfsReceiveReply,
 }
 
@@ -193,6 +215,12 @@ struct Place {
     /// What is there.
     existing: Option<DatasetInfo>,
     origin: Option<String>,
+    /// It is not where its name says.
+    is_elsewhere: bool,
+    /// What is there is to leave its name to it.
+    must_make_way: bool,
+    /// The name of what has left it its name.
+    made_way: Option<String>,
     /// What options change of its properties.
     changes: Vec<(String, PropertyChange)>,
 }
@@ -233,13 +261,18 @@ impl Run<'_> {
             let start = self.progress.unless_stopped(reader.start()).await;
             match start.map_err(|error| self.of_stream(&error))? {
                 Start::Nothing if count == 0 => {
-                    return Err(self.refused(None, true, ReceiveObstacle::NoStream));
+                    // In the words of `recv_read`.
+                    let message = "cannot receive: failed to read from stream\nit is empty";
+                    return Err(Failure::new(FailureKind::Invalid, message));
                 }
                 Start::Nothing if self.package.is_some() => {
                     return Err(self.refused(None, false, ReceiveObstacle::CutShort));
                 }
                 Start::Nothing | Start::End if self.call.corrective => return Ok(()),
-                Start::Nothing | Start::End => return roots::restore(self).await,
+                Start::Nothing | Start::End => {
+                    let followed = differences::follow(self, When::After).await;
+                    return and_back(followed, roots::restore(self).await);
+                }
                 Start::Begin(begin, list) if begin.header == HeaderKind::Compound => {
                     if self.package.is_some() {
                         return Err(self.refused(None, false, ReceiveObstacle::NoStream));
@@ -257,21 +290,6 @@ impl Run<'_> {
             }
             count += 1;
         }
-    }
-
-    async fn begin_package(&mut self, begin: &Begin, list: Description) -> Result<(), Failure> {
-        let (top, _) = dataset::name::split_snapshot(&begin.to_name);
-        let packed = Packed {
-            package: Package::decode(&list),
-            top: top.to_owned(),
-            _room: list.into_room(),
-        };
-        let is_difference = packed.package.from.is_some() && !packed.package.is_not_recursive;
-        if is_difference && self.call.force && !self.call.dry_run {
-            differences::apply(self, &packed, &begin.to_name).await?;
-        }
-        self.package = Some(packed);
-        Ok(())
     }
 
     /// A refusal in words of its own.
@@ -307,6 +325,7 @@ impl Run<'_> {
                 is_full,
                 is_new,
                 why,
+                resume_token: None,
             })),
             ..Failure::new(kind, message)
         }
@@ -358,11 +377,16 @@ impl Run<'_> {
         let not_allowed = || self.refused(is_full, false, ReceiveObstacle::SnapshotNotAllowed);
         let name = name.ok_or_else(not_allowed)?;
         let (head, snapshot) = name.split_once('@').ok_or_else(not_allowed)?;
+        let elsewhere = differences::found(self, begin, head).await?;
+        let head = elsewhere.as_deref().unwrap_or(head);
         let mut place = Place {
             head: head.to_owned(),
             snapshot: snapshot.to_owned(),
             existing: None,
             origin: self.call.origin.clone(),
+            is_elsewhere: elsewhere.is_some(),
+            must_make_way: false,
+            made_way: None,
             changes: Vec::new(),
         };
         let directories = self.open.pool.dsl().directories();
@@ -370,6 +394,10 @@ impl Run<'_> {
             Ok(info) => place.existing = Some(info),
             Err(DatasetError::NotFound { .. }) => {}
             Err(error) => return Err(self.of_dataset(&place, begin, &error)),
+        }
+        if place.existing.is_some() && differences::must_make_way(self, begin, head).await? {
+            place.must_make_way = true;
+            place.existing = None;
         }
         let is_clone = begin.flags & Begin::FLAG_CLONE != 0;
         if is_clone && place.origin.is_none() && place.existing.is_none() {
@@ -400,12 +428,14 @@ impl Run<'_> {
         let all = directories.list(&self.open.pool.name(), &everything).await;
         let all = all.map_err(|error| from_dataset("cannot receive", &error))?;
         let (guard, target) = (&self.call.guard, &self.call.target);
-        let found = all.into_iter().find(|info| {
+        let found = all.into_iter().filter(|info| {
             info.kind == DatasetKind::Snapshot
                 && info.guid.get() == guid
                 && guard.takes_origin(&info.name, target)
         });
-        Ok(found.map(|info| info.name))
+        // Another replica may be in the same pool.
+        let nearest = found.min_by_key(|info| !api::is_within(&info.name, target));
+        Ok(nearest.map(|info| info.name))
     }
 
     async fn snapshots_of(&self, head: &str) -> Result<Vec<DatasetInfo>, Failure> {
@@ -467,6 +497,16 @@ impl Run<'_> {
                 let why = ReceiveObstacle::HasSnapshots;
                 return Err(self.refused_at(&first, Some(true), false, why));
             }
+            // Where differences are followed, what has no snapshots is the receiver's own.
+            let follows = self.package.as_ref().is_some_and(|packed| packed.follows);
+            if replaces && follows && !self.is_top(&begin) {
+                let message = format!(
+                    "cannot receive into '{}': it is there, has no snapshots, and is not \
+                     overwritten; rename or destroy it",
+                    place.head
+                );
+                return Err(Failure::new(FailureKind::Exists, message));
+            }
         }
         if !report.is_skipped {
             place.changes = options::changes(self, &begin, &place).await?;
@@ -478,9 +518,15 @@ impl Run<'_> {
             let healed = self.correct(reader, &begin, list, &place).await?;
             report.healed_blocks = Some(healed);
         } else {
+            if place.must_make_way {
+                differences::make_way(self, &mut place).await?;
+            }
             self.under_way.set_target(Some(&place.head));
             let contents = self.contents(reader, begin.clone(), list, &place).await;
             self.under_way.set_target(None);
+            if contents.is_err() {
+                differences::give_back(self, &place).await;
+            }
             let set = contents?;
             self.settle(&begin, &place, set).await?;
             if matches!(self.call.guard, ReceiveGuard::Replica(_)) {
@@ -488,6 +534,10 @@ impl Run<'_> {
                 self.reply
                     .warnings
                     .extend(noted.err().map(|failure| failure.message));
+            }
+            let awaits = self.package.as_ref().is_some_and(|packed| packed.awaits);
+            if place.existing.is_none() && (awaits || place.is_elsewhere) {
+                differences::follow(self, When::Between).await?;
             }
         }
         report.bytes = reader.total_bytes() - before;
@@ -543,23 +593,12 @@ impl Run<'_> {
                     StreamError::Dataset(error) => self.of_dataset(place, &begin, error),
                     error => self.of_stream(error),
                 };
-                let given_up = dsl
-                    .receives()
-                    .give_up(receiving, error.is_of_stream())
-                    .await;
-                if let Err(error) = given_up {
-                    tracing::warn!(target = place.head, %error, "a failed receive stays");
-                }
-                return Err(failure);
+                return Err(self.give_up(receiving, place, &begin, failure).await);
             }
         };
         if let Err(failure) = ended {
             // All of it is there; what was in the way may be gone when it is resumed.
-            let given_up = dsl.receives().give_up(receiving, true).await;
-            if let Err(error) = given_up {
-                tracing::warn!(target = place.head, %error, "a failed receive stays");
-            }
-            return Err(failure);
+            return Err(self.give_up(receiving, place, &begin, failure).await);
         }
         Ok(sets)
     }
@@ -588,11 +627,16 @@ impl Run<'_> {
         let is_of_key = |name: &&String| OF_KEYS[..].contains(&name.as_str()) && *name != LOCATION;
         let is_raw = begin.features.contains(StreamFeatures::RAW);
         let is_whole = begin.from_guid.get() == 0;
+        let is_tree = |packed: &Packed| !packed.package.is_not_recursive;
         let (named, why) = if is_raw {
             let named = set.keys().chain(exclude).find(is_of_key);
             (named, "a raw stream brings what it says")
-        } else if !place.is_new() && (is_whole || self.package.is_none()) {
+        } else if !place.is_new() && is_whole {
             let named = set.keys().chain(exclude).find(is_of_key);
+            (named, "the dataset is there already; see 'zfs change-key'")
+        } else if !place.is_new() && !self.package.as_ref().is_some_and(is_tree) {
+            // What is left out changes nothing: it is encrypted as it is.
+            let named = set.keys().find(is_of_key);
             (named, "the dataset is there already; see 'zfs change-key'")
         } else if place.origin.is_some() && self.is_top(begin) {
             let named = set.keys().find(is_of_key);
@@ -620,11 +664,10 @@ impl Run<'_> {
         let is_chosen = ["encryption", "keyformat"]
             .iter()
             .any(|name| set.contains_key(*name) || exclude.iter().any(|other| other == name));
-        let is_tree = |packed: &Packed| !packed.package.is_not_recursive;
         let has_properties = self.package.as_ref().is_some_and(is_tree)
             || self
                 .sent(begin)
-                .is_some_and(|(sent, _)| !sent.properties.is_empty());
+                .is_some_and(|(sent, _)| sent.has_properties);
         if !is_chosen && has_properties {
             properties.push(("encryption".into(), PropertyValue::Number(OFF)));
         }
@@ -750,7 +793,7 @@ impl Run<'_> {
                 }
             }
         } else if is_new && !self.call.no_mount {
-            crate::zfs::mount_created(serving, &open, &place.head).await
+            mounting::mount(self, &place.head).await
         } else {
             Ok(())
         };
@@ -807,13 +850,7 @@ impl Run<'_> {
             }
             let mut of_snapshots = sent.snapshot_properties.iter();
             if let Some((_, properties)) = of_snapshots.find(|(name, _)| name == snapshot) {
-                let is_excluded = |name: &str| {
-                    let mut exclude = self.call.exclude.iter();
-                    exclude.any(|other| other == name) || self.call.guard.leaves_out(name)
-                };
-                let mut values = values(properties, is_excluded);
-                // Snapshots keep properties of users only.
-                values.retain(|(name, _)| name.contains(':'));
+                let values = snapshots::values_of(self, properties);
                 if !values.is_empty() {
                     let set = dsl.properties().receive(&place.full_name(), &values).await;
                     outcomes.push((doing, set.map(|_| ())));
@@ -877,10 +914,33 @@ impl Run<'_> {
                 Why::NothingToHeal => at(&place.full_name(), ReceiveObstacle::NothingToHeal),
                 Why::OtherSnapshot => at(&place.full_name(), ReceiveObstacle::OtherSnapshot),
                 Why::NeedsKey => at(&place.head, ReceiveObstacle::NeedsKey),
+                Why::Encrypted if is_full == Some(true) && !is_new => {
+                    at(&place.head, ReceiveObstacle::OverwritesEncrypted)
+                }
                 _ => from_dataset(&self.doing(is_full, is_new), error),
             },
             DatasetError::Exists { name } if name.contains('@') => {
                 at(name, ReceiveObstacle::SnapshotExists)
+            }
+            // In the words of `zfs_receive_one` and `zfs_receive_impl`.
+            DatasetError::NotFound { name } => {
+                let is_of_origin = |origin: &&String| origin.starts_with(name.as_str());
+                let message = match place.origin.as_ref().filter(is_of_origin) {
+                    Some(origin) => {
+                        format!("cannot receive: specified origin fs ({origin}) does not exist")
+                    }
+                    None => {
+                        let opening = from_dataset(&format!("cannot open '{name}'"), error);
+                        let doing = self.doing(is_full, is_new);
+                        format!("{opening}\n{doing}: unable to restore to destination")
+                    }
+                };
+                Failure::new(FailureKind::NotFound, message)
+            }
+            DatasetError::WrongKind { name, reason } if reason == "parent is not a filesystem" => {
+                let doing = self.doing(is_full, is_new);
+                let message = format!("{doing}: parent '{name}' is not a filesystem");
+                Failure::new(FailureKind::Invalid, message)
             }
             _ => from_dataset(&self.doing(is_full, is_new), error),
         }

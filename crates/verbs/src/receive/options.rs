@@ -32,7 +32,7 @@ pub(super) fn checked(mut call: ZfsReceive) -> Result<ZfsReceive, Failure> {
         };
         if !can_be_given {
             let message = format!(
-                "cannot receive: invalid property '{name}': the stream brings it, or it is none; \
+                "cannot receive: invalid property '{name}'\nthe stream brings it, or it is none: \
                  leave the option out"
             );
             return Err(Failure::new(FailureKind::Invalid, message));

@@ -2,12 +2,13 @@
 //! module/zfs/dmu_send.c).
 //!
 //! The stream is of a snapshot that is taken for it and destroyed afterwards, as `zfs diff` has
-//! one; a hold that ends with the import sees to that after a crash. So what is mounted can be sent
-//! as well, where OpenZFS wants it unmounted. In a pool that is open read-only nothing changes, and
-//! no snapshot is needed.
+//! one; a hold that ends with the import sees to that after a crash. What is mounted is refused, as
+//! by OpenZFS: who leaves out the snapshot's name by mistake is to hear of it. In a pool that is
+//! open read-only nothing changes, and no snapshot is needed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use access::User;
 use api::{Failure, FailureKind};
 use dataset::SendSource;
 use format::Guid;
@@ -43,6 +44,15 @@ pub(super) async fn send(
     if plan.open.pool.is_read_only() {
         let source = open(name).await.map_err(failed)?;
         return send_as_head(plan, name, source, output, progress).await;
+    }
+    let users = plan.open.access.users(name).await;
+    if users.is_ok_and(|users| users.iter().any(|user| matches!(user, User::Mount { .. }))) {
+        // In the words of `zfs_send_one_cb_impl` (lib/libzfs/libzfs_sendrecv.c).
+        let message = format!(
+            "warning: cannot send '{name}': target is busy; if a filesystem, it must not be \
+             mounted\nTake a snapshot, and send that, or unmount it first."
+        );
+        return Err(Failure::new(FailureKind::Busy, message));
     }
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let snapshot = format!("{name}@{}", temporary(Temporary::Send, count));

@@ -14,6 +14,7 @@ use vdev::{ErrorReport, ErrorSink, IoContext, ReadFailure, VdevTree, Verify};
 
 use super::ReadContext;
 use super::check::{BlockCheck, PoolSalt};
+use super::inject::Struck;
 use super::suspension::{self, Suspension, Waits};
 use crate::error::{ZioError, name_of};
 
@@ -170,6 +171,31 @@ impl Copies {
         })
     }
 
+    /// Reads one copy.
+    async fn read_copy(
+        &self,
+        bp: &BlockPointer,
+        dva: Dva,
+        length: usize,
+        io: &IoContext,
+        check: &BlockCheck,
+    ) -> Result<Bytes, ReadFailure> {
+        let (tree, top, offset) = (&self.tree, dva.vdev(), dva.offset_bytes());
+        let faults = vdev::injector(tree);
+        if !faults.is_on() {
+            return tree.read_block(top, offset, length, io, check).await;
+        }
+        let struck = Struck {
+            check,
+            faults,
+            bp,
+            io,
+            copy: bp.dvas().position(|copy| copy == dva),
+        };
+        let io = struck.context();
+        tree.read_block(top, offset, length, &io, &struck).await
+    }
+
     fn try_copies<'a>(
         &'a self,
         bp: &'a BlockPointer,
@@ -188,9 +214,8 @@ impl Copies {
             let mut good: Option<Bytes> = None;
             let mut wrong = Vec::new();
             let mut failure: Option<ReadFailure> = None;
-            let (tree, verify) = (&self.tree, &check);
-            let read =
-                |dva: Dva| tree.read_block(dva.vdev(), dva.offset_bytes(), length, io, verify);
+            let check = &check;
+            let read = |dva: Dva| self.read_copy(bp, dva, length, io, check);
             // A scan wants all of them.
             let mut at_once = match io.scan.is_scan() && places.len() > 1 {
                 true => join_all(places.iter().copied().map(read)).await,

@@ -92,10 +92,12 @@ pub struct LiveEntry {
 
 /// The dedup tables of a pool.
 pub trait DedupTables: Send + Sync {
-    /// Reads an entry. Called while a txg is written.
+    /// Reads an entry. Called while a txg is written. Where `trust_filter`, a filter in memory may
+    /// say that there is none; not where a block would be freed, or be lost, by that.
     fn lookup<'a>(
         &'a self,
         name: &'a DedupName,
+        trust_filter: bool,
     ) -> BoxFuture<'a, Result<Option<StoredEntry>, ZioError>>;
 
     /// Whether new entries of this checksum's table are flat; `None` when it may not grow
@@ -285,7 +287,7 @@ impl Dedup {
         let slot = self.slot(&name);
         let mut entry = slot.lock().await;
         if entry.is_none() {
-            match tables.lookup(&name).await {
+            match tables.lookup(&name, false).await {
                 Ok(stored) => {
                     *entry = stored.map(|stored| LiveEntry {
                         value: stored.value.clone(),
@@ -326,7 +328,7 @@ impl Dedup {
         let slot = self.slot(&name);
         let mut entry = slot.lock().await;
         if entry.is_none() {
-            match tables.lookup(&name).await {
+            match tables.lookup(&name, false).await {
                 Ok(stored) => {
                     *entry = stored.map(|stored| LiveEntry {
                         value: stored.value.clone(),

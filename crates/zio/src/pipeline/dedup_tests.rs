@@ -33,6 +33,7 @@ impl DedupTables for InMemory {
     fn lookup<'a>(
         &'a self,
         name: &'a DedupName,
+        _: bool,
     ) -> BoxFuture<'a, Result<Option<StoredEntry>, ZioError>> {
         Box::pin(async move {
             if *self.damaged.lock() {

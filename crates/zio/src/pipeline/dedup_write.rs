@@ -71,7 +71,7 @@ impl DedupWriter {
         let mut guard = slot.lock().await;
         if guard.is_none() {
             // A block can do without its entry, so it does not wait for a bad sector.
-            let found = match waits_for_devices(tables.lookup(&name)).await {
+            let found = match waits_for_devices(tables.lookup(&name, true)).await {
                 Err(error) if is_damage(&error) || matches!(error, ZioError::Unreadable { .. }) => {
                     tracing::warn!(
                         %error, "a dedup table cannot be read; a block is written without it"

@@ -9,6 +9,7 @@
 //! | `keys` | [`Keys`] | the loaded keys; decrypts and encrypts blocks |
 //! | `dvas` | [`Dvas`] | frees and claims single copies; checkpoint, obsolete ranges |
 //! | `leaving` | | the vdev that is being removed; what is freed of it |
+//! | `inject` | | faults of blocks that somebody asked for |
 //! | `copies` | `Copies` | reads a block's copies, repairs bad ones |
 //! | `gang_read` | `GangReader` | puts gang blocks together |
 //! | `read`, `scrub`, `heal` | [`Reader`] | cache, reads under way, decompression; scrubs; healing |
@@ -57,6 +58,7 @@ mod frees;
 mod gang_read;
 mod gang_write;
 mod heal;
+mod inject;
 mod keys;
 mod leaving;
 mod log_blocks;

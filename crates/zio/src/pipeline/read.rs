@@ -15,6 +15,7 @@ use vdev::Priority;
 
 use super::copies::{Copies, io_context};
 use super::gang_read::GangReader;
+use super::inject::opening_fault;
 use super::keys::{CRYPT_ON_TASK_BYTES, Keys, Unlock, check_opened, is_read_locked, open_stored};
 use super::{CacheUse, ReadContext};
 use crate::cache::{Cache, CacheKey};
@@ -255,8 +256,17 @@ impl Reader {
         validate(bp)?;
         let unlock = self.keys.unlock(bp, context)?;
         let stored = self.read_nearest(bp, context).await?;
-        let result = self.open(bp, unlock, stored).await;
-        if matches!(result, Err(ZioError::Authentication { .. })) && !context.speculative {
+        let mut result = self.open(bp, unlock, stored).await;
+        let faults = vdev::injector(&self.copies.tree);
+        let mut is_damaged = matches!(result, Err(ZioError::Authentication { .. }));
+        if faults.is_on()
+            && result.is_ok()
+            && let Some(error) = opening_fault(faults, bp, context)
+        {
+            result = Err(error);
+            is_damaged = true;
+        }
+        if is_damaged && !context.speculative {
             self.copies.report_damage(bp, context.bookmark);
         }
         result

@@ -95,6 +95,7 @@ fn options(state: PathBuf) -> Options {
         cache_bytes: Some(64 << 20),
         cache_wear_percent: Some(100),
         cache_trim_ahead_percent: 0,
+        inject: false,
         ups: None,
         settings: Vec::new(),
         file: None,

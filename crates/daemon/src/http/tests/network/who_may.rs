@@ -76,6 +76,9 @@ const MAY: &str = "
 /v1/files/list oa
 /v1/files/restore oa
 /v1/host/buses voau
+/v1/inject/add a
+/v1/inject/cancel a
+/v1/inject/list a
 /v1/iscsi/secret/list a
 /v1/iscsi/secret/remove a
 /v1/iscsi/secret/set a
@@ -168,6 +171,7 @@ const MAY: &str = "
 /v1/zpool/events oa
 /v1/zpool/events/clear oa
 /v1/zpool/export a
+/v1/zpool/freeze a
 /v1/zpool/history oa
 /v1/zpool/import a
 /v1/zpool/initialize oa
