@@ -31,7 +31,7 @@ type WrongRequest = {
 }[Path];
 
 /** The description of events says each of their parts apart, which no type joins again. */
-type Described = Exclude<Path, '/v1/zpool/events'>;
+type Described = Exclude<Path, '/v1/zpool/events' | '/v1/events/history'>;
 
 /** Answers that are not what the console takes them for. */
 type WrongReply = { [P in Described]: Told<Answer<P>> extends Calls[P][1] ? never : P }[Described];

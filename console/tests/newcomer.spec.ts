@@ -3,6 +3,9 @@
  * server without users and with empty disks; nothing but what pages offer. What it makes,
  * `storage.spec.ts` goes on with. With MILLPOND_PICTURES, pictures for the documents are put there.
  */
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { expect, test, type Page } from '@playwright/test';
@@ -73,15 +76,85 @@ test('the wizard makes what was planned', async () => {
   await next.click();
   await page.getByRole('radio', { name: /A shared filesystem/ }).check();
   await page.getByLabel('Name', { exact: true }).fill('media');
-  await page.getByLabel('SMB').uncheck();
+  // This server was started with --smb off.
+  await expect(page.getByText(/SMB cannot be offered here/)).toBeVisible();
+  await expect(page.getByLabel('SMB')).toHaveCount(0);
   await page.getByLabel('NFS', { exact: true }).check();
   await page.getByLabel(/Hosts and networks/).fill('127.0.0.1');
+  await expect(page.getByText(/Nobody is there to choose yet/)).toBeVisible();
+  await expect(next).toBeDisabled();
+  await page.getByLabel('New person').fill('Ann');
+  await expect(page.getByText(/Small letters, digits, - and _/)).toBeVisible();
+  for (const name of ['ann', 'bob']) {
+    await page.getByLabel('New person').fill(name);
+    await page.getByRole('button', { name: 'Add', exact: true }).click();
+    await expect(page.getByRole('checkbox', { name })).toBeChecked();
+  }
+  await page.getByRole('checkbox', { name: 'bob' }).uncheck();
+  await look(page, 'who may use it');
+  await picture('newcomer-people');
   await next.click();
   await expect(page.getByRole('heading', { level: 2 })).toHaveText('Tell me when something fails');
   await next.click();
   await page.getByRole('button', { name: 'Set it up' }).click();
   await expect(page.getByRole('heading', { name: 'It is ready' })).toBeVisible();
   await picture('newcomer-ready');
+
+  // A client writes to it, by the line that is printed.
+  const line = page.getByText(/mount -t nfs/);
+  const found = /-o vers=4.2,port=(\d+) 127\.0\.0\.1:(\S+) \/mnt/.exec(await line.innerText());
+  const [port, where] = [found?.[1] ?? '', found?.[2] ?? ''];
+  expect(where).toBe(`/${pool}/media`);
+  const url = `nfs://127.0.0.1${where}/letter?nfsport=${port}&mountport=${port}`;
+  const own = mkdtempSync(join(tmpdir(), 'millpond-'));
+  writeFileSync(join(own, 'letter'), 'dear mill');
+  execFileSync('nfs-cp', [join(own, 'letter'), url]);
+  expect(execFileSync('nfs-cat', [url]).toString()).toBe('dear mill');
+  rmSync(own, { recursive: true });
+  rmSync(join(where, 'letter'));
+});
+
+test('whose it is and who there is can be changed later', async () => {
+  await go(page, `#/datasets/${pool}/media`);
+  await page.getByRole('link', { name: 'Permissions' }).click();
+  const owner = page.getByLabel('Owner', { exact: true });
+  await expect(owner).toHaveValue('ann');
+  await expect(page.getByLabel('Group', { exact: true })).toHaveValue(`${pool}-media`);
+  await expect(page.getByText('Mode 2770')).toBeVisible();
+  const others = page.getByLabel('Everybody else may');
+  await expect(others).toHaveValue('nothing');
+  await look(page, 'permissions');
+  await picture('permissions');
+  const save = page.getByRole('button', { name: 'Set permissions' });
+  await expect(save).toBeDisabled();
+  await others.selectOption('look');
+  await owner.fill('nobody-of-this-name');
+  await save.click();
+  await expect(page.getByRole('alert')).toContainText('nobody-of-this-name');
+  await owner.fill('bob');
+  await save.click();
+  await expect(page.getByText('The permissions are set.')).toBeVisible();
+  await page.reload();
+  await expect(page.getByLabel('Owner', { exact: true })).toHaveValue('bob');
+  await expect(page.getByText('Mode 2775')).toBeVisible();
+  await page.getByLabel('Folder', { exact: true }).fill('../..');
+  await page.getByRole('button', { name: 'Show', exact: true }).click();
+  await expect(page.getByRole('alert')).toContainText("without '.' and '..'");
+
+  await go(page, '#/shares');
+  const people = page.getByRole('region', { name: 'People' });
+  await expect(people.getByRole('listitem')).toHaveCount(2);
+  const groups = page.getByRole('region', { name: 'Groups' });
+  await expect(groups).toContainText(`${pool}-media`);
+  await page.getByRole('button', { name: `Members… ${pool}-media` }).click();
+  await page.getByRole('checkbox', { name: 'bob' }).check();
+  await page.getByRole('button', { name: 'Save', exact: true }).click();
+  await expect(groups).toContainText('ann, bob');
+  await look(page, 'people of shares');
+  await page.getByRole('button', { name: 'Remove… bob' }).click();
+  await page.getByRole('button', { name: 'Remove', exact: true }).click();
+  await expect(people.getByRole('listitem')).toHaveCount(1);
+  await expect(groups).not.toContainText('bob');
 });
 
 test('what was made is measured', async () => {

@@ -67,6 +67,45 @@ test('a certificate is to be got, and what goes wrong is told', async () => {
   await expect(names).toHaveValue('');
 });
 
+/** More than a browser has connections for, by HTTP/1.1. */
+const TABS = 9;
+
+test('nine tabs share a connection and a stream of events, and hand it over', async ({
+  browser,
+}) => {
+  const first = await signedIn(browser, complaints);
+  const context = first.context();
+  const asked: string[] = [];
+  const others: Page[] = [];
+  while (others.length < TABS - 1) {
+    const tab = await context.newPage();
+    tab.on('request', (request) => asked.push(new URL(request.url()).pathname));
+    await tab.goto('/');
+    await expect(tab.getByRole('heading', { level: 1 })).toHaveText('Overview');
+    await expect(tab.getByText('Loading…')).toHaveCount(0);
+    others.push(tab);
+  }
+  expect(asked.filter((path) => path === '/v1/events')).toEqual([]);
+  const [tab] = others;
+  const loaded = await tab?.evaluate(() => {
+    const of = (type: string) => performance.getEntriesByType(type) as PerformanceResourceTiming[];
+    const script = of('resource').find(({ name }) => name.endsWith('.js'));
+    return {
+      protocol: of('navigation')[0]?.nextHopProtocol,
+      share: (script?.encodedBodySize ?? 1) / (script?.decodedBodySize ?? 1),
+    };
+  });
+  expect(loaded?.protocol).toBe('h2');
+  expect(loaded?.share).toBeLessThan(0.4);
+
+  await first.close();
+  await expect.poll(() => asked.filter((path) => path === '/v1/events').length).toBe(1);
+  for (const other of others) {
+    await expect(other.getByText('The connection to the server is lost')).toHaveCount(0);
+  }
+  await context.close();
+});
+
 test('the browser had nothing to complain about', () => {
   expect(complaints).toEqual([]);
 });

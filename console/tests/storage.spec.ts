@@ -92,7 +92,7 @@ test('a pool that gets full is told of: on the page, on the overview, by mail', 
   await expect(page.getByText('--off scrub --space 1,2')).toBeVisible();
   await page.getByRole('button', { name: 'Save', exact: true }).click();
   await expect(page.getByText('Nothing is changed yet.')).toBeVisible();
-  const standing = page.getByRole('region', { name: 'What stands now' });
+  const standing = page.getByRole('region', { name: 'Active alerts' });
   // Pools are looked at once a minute.
   await expect(standing.getByText(new RegExp(`${pool} is \\d+% full`))).toBeVisible({
     timeout: 100_000,

@@ -22,7 +22,10 @@ fn main() -> ExitCode {
         Some("zts") => zts::run(&words[1..]),
         Some(zts::INSIDE) => zts::inside(&words[1..]),
         _ => {
-            eprintln!("usage: cargo xtask ci | bench [NAME...] | zts [GROUP[:TEST,...]]...");
+            eprintln!(
+                "usage: cargo xtask ci | bench [NAME...] | zts [GROUP[:TEST,...]]... |\n       \
+                 zts --all [GROUP]... | zts --table"
+            );
             return ExitCode::from(2);
         }
     };

@@ -36,7 +36,8 @@ export type StatePart =
   | 'iscsi-secrets'
   | 'users'
   | 'certificate'
-  | 'lights';
+  | 'lights'
+  | 'people';
 
 export type AlertFact =
   | { is: 'suspended'; why: string }
@@ -44,8 +45,23 @@ export type AlertFact =
   | { is: 'faulted' }
   | { is: 'not-imported'; why: string }
   | { is: 'data-errors'; count: number }
-  | { is: 'device'; device: string; state: VdevState; aux?: VdevAux | null; is_log: boolean }
-  | { is: 'device-errors'; device: string; read: number; write: number; checksum: number }
+  | {
+      is: 'device';
+      device: string;
+      state: VdevState;
+      aux?: VdevAux | null;
+      is_log: boolean;
+      disk?: AlertDisk | null;
+      survives?: number | null;
+    }
+  | {
+      is: 'device-errors';
+      device: string;
+      read: number;
+      write: number;
+      checksum: number;
+      disk?: AlertDisk | null;
+    }
   | { is: 'space'; percent: number; limit_percent: number }
   | { is: 'disk-failing' }
   | { is: 'disk-sectors'; count: number; new: number }
@@ -107,6 +123,8 @@ export interface Alert {
   fact: AlertFact;
   since_s: number;
   told_s: number;
+  /** The sentence that mails, the command and the console say of it. */
+  says: string;
 }
 
 /** A message that waits to be sent. */

@@ -6,6 +6,7 @@ import type { CacheCalls } from './cache';
 import type { CertificateCalls } from './certificate';
 import type { UpsCalls } from './ups';
 import type { FileCalls } from './files';
+import type { PeopleCalls } from './people';
 import type { PlanCalls } from './plan';
 import type { ReplicationCalls } from './replications';
 import type { ReportCalls } from './reports';
@@ -24,6 +25,7 @@ export interface Calls
     CacheCalls,
     CertificateCalls,
     FileCalls,
+    PeopleCalls,
     PlanCalls,
     ReplicationCalls,
     ReportCalls,
@@ -212,10 +214,6 @@ export interface Calls
     { user: string; generated: string | null; warning: string | null },
   ];
   '/v1/iscsi/secret/remove': [{ name: string; force: boolean }, api.Empty];
-  '/v1/smb/user/list': [api.Empty, { users: { name: string; uid: number }[] }];
-  '/v1/smb/user/add': [{ name: string; password: string }, api.Empty];
-  '/v1/smb/user/password': [{ name: string; password: string }, api.Empty];
-  '/v1/smb/user/remove': [{ name: string }, api.Empty];
   '/v1/schedules/list': [api.Empty, { schedules: api.Schedule[] }];
   '/v1/schedules/set': [
     {
@@ -236,6 +234,7 @@ export interface Calls
   '/v1/jobs/list': [{ pool?: string | null }, { jobs: api.Job[] }];
   '/v1/jobs/result': [{ id: number }, unknown];
   '/v1/jobs/cancel': [{ id: number }, api.Empty];
+  '/v1/events/history': [{ limit?: number | null }, { events: api.HistoryEvent[] }];
   '/v1/zpool/events': [api.Empty, { events: api.ServerEvent[]; sequence: number }];
 }
 

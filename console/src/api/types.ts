@@ -404,8 +404,17 @@ export interface ServerEvent {
   names?: string[];
   job?: Job;
   missed?: number | null;
+  /** Of an alert: the sentence that is said of it everywhere. */
+  says?: string;
+  severity?: 'info' | 'warning' | 'critical';
   eid?: string;
   pairs?: { name: string; type: string; value?: unknown }[];
+}
+
+/** Something that happened, maybe before the server started; its number goes on over restarts. */
+export interface HistoryEvent {
+  number: number;
+  event: ServerEvent;
 }
 
 export interface ServerInfo {

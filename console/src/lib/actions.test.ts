@@ -62,8 +62,6 @@ describe('command lines', () => {
 
 it('never shows a password or a secret', () => {
   for (const action of [
-    actions.addSmbUser('ann', 'hunter2'),
-    actions.setSmbPassword('ann', 'hunter2'),
     actions.setSecret('web', 'hunter2'),
     actions.addUser('ann', 'viewer', 'hunter2'),
     actions.changeUser('ann', { password: 'hunter2' }),

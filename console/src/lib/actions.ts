@@ -313,19 +313,6 @@ export function unmount(name: string): Action {
 
 // Access to shares
 
-export function addSmbUser(name: string, password: string): Action {
-  return action('/v1/smb/user/add', line('millpond', 'user', 'add', name), { name, password });
-}
-
-export function setSmbPassword(name: string, password: string): Action {
-  const command = line('millpond', 'user', 'passwd', name);
-  return action('/v1/smb/user/password', command, { name, password });
-}
-
-export function removeSmbUser(name: string): Action {
-  return action('/v1/smb/user/remove', line('millpond', 'user', 'remove', name), { name });
-}
-
 export function setSecret(name: string, secret: string | null): Action<'/v1/iscsi/secret/set'> {
   const made = secret === null && '--generate';
   const command = line('millpond', 'iscsi', 'secret', 'set', name, made);

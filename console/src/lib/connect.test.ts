@@ -33,6 +33,10 @@ it('names another port where there is one, and nothing that cannot work', () => 
     'smb://127.0.0.1:1445/photos',
     'mount -t cifs -o username=USER,port=1445 //127.0.0.1/photos /mnt',
   ]);
+  const open = { ...share('smb', 'photos', '10.0.0.1:445'), is_open: true };
+  expect(connectLines(open, 'box').at(-1)?.line).toContain('-o guest //10.0.0.1/photos');
+  const ann = connectLines(share('smb', 'photos', '10.0.0.1:445'), 'box', 'ann').at(-1);
+  expect(ann?.line).toContain('-o username=ann //10.0.0.1/photos');
   expect(connectLines(share('smb', 'photos', '0.0.0.0:445'), 'box')[0]?.line).toBe(
     String.raw`\\box\photos`,
   );

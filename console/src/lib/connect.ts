@@ -14,7 +14,11 @@ function reached(host: string, here: string): string {
 }
 
 /** By what, and what to type there; `here` is the host that the browser has found. */
-export function connectLines(share: Share, here: string): { how: string; line: string }[] {
+export function connectLines(
+  share: Share,
+  here: string,
+  user = 'USER',
+): { how: string; line: string }[] {
   const { host: listens, port } = addressOf(share.address);
   const host = reached(listens, here);
   switch (share.protocol) {
@@ -28,11 +32,12 @@ export function connectLines(share: Share, here: string): { how: string; line: s
       const isUsual = port === '445';
       const at = isUsual ? host : `${host}:${port}`;
       const linux = isUsual ? '' : `,port=${port}`;
+      const who = share.is_open ? 'guest' : `username=${user}`;
       const out = [
         { how: t.shares.mac, line: `smb://${at}/${share.name}` },
         {
           how: t.shares.linux,
-          line: `mount -t cifs -o username=USER${linux} //${host}/${share.name} /mnt`,
+          line: `mount -t cifs -o ${who}${linux} //${host}/${share.name} /mnt`,
         },
       ];
       // Windows knows no other port.

@@ -14,6 +14,20 @@ export function eventTitle(event: ServerEvent): string {
   return t.events.classes[event.class] ?? event.class;
 }
 
+/** Jobs that events of their own tell of, which would begin and end twice. */
+const TWICE = new Set(['scrub', 'resilver']);
+
+/** Whether an event is one for people: of a job its end alone, as in the server's history. */
+export function isTold({ class: name, job }: ServerEvent): boolean {
+  if (name === 'job.started' || name === 'job.progress') return false;
+  return !(job && TWICE.has(job.kind));
+}
+
+/** What makes two events the same one; numbers begin anew with the server. */
+export function keyOf(event: ServerEvent): string {
+  return `${event.time_ns} ${event.sequence}`;
+}
+
 /** Names that are told of an event. */
 const TOLD = 3;
 
@@ -24,6 +38,7 @@ export function eventAbout(event: ServerEvent): string {
     const rest = event.names.length - TOLD;
     return rest > 0 ? `${told} ${t.events.more(rest)}` : told;
   }
+  if (event.says !== undefined) return event.says;
   if (event.pool !== undefined) return event.pool;
   if (event.job) return event.job.pool ?? '';
   const pair = event.pairs?.find(({ name }) => name === 'pool');

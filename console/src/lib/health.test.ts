@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 
 import type { Alert } from '../api/alerts';
 import type { PoolStatus, Scan, Vdev } from '../api/types';
-import { conditionOf, healthOf, scanSecondsLeft, scanShare } from './health';
+import { conditionOf, healthOf, scanSecondsLeft, scanShare, storyOf } from './health';
 
 const scan: Scan = {
   function: 'scrub',
@@ -56,13 +56,39 @@ describe('the sentence', () => {
       fact: { is: 'space', percent: 91, limit_percent: 90 },
       since_s: 1,
       told_s: 1,
+      says: 'Pool tank is 91% full.',
     };
     expect(healthOf([pool({})], [alert])).toMatchObject({
       level: 'bad',
-      says: 'tank is 91% full.',
+      says: 'Pool tank is 91% full.',
     });
     const told = healthOf([pool({})], [{ ...alert, severity: 'warning' }]);
     expect(told.level).toBe('warn');
+  });
+
+  it('says of a failed device what the mail says, and of one that was taken offline why', () => {
+    const degraded = pool({
+      health: 'degraded',
+      is_healthy: false,
+      condition: { condition: 'missing-devices' },
+    });
+    const says =
+      'Device /dev/sda (serial Z1) of pool tank cannot be opened; the pool survives no further failure.';
+    const alert: Alert = {
+      rule: 'device-state',
+      severity: 'critical',
+      pool: 'tank',
+      pool_guid: '1',
+      fact: { is: 'device', device: '/dev/sda', state: 'unavailable', is_log: false },
+      since_s: 1,
+      told_s: 1,
+      says,
+    };
+    expect(healthOf([degraded], [alert])).toMatchObject({ level: 'bad', says });
+    expect(storyOf(degraded, [alert]).map((story) => story.says)).toEqual([says]);
+    expect(storyOf(pool({ guid: '2' }), [alert])).toEqual([]);
+    const unsaid: Alert = { ...alert, rule: 'pool-health', fact: { is: 'degraded' } };
+    expect(storyOf(degraded, [unsaid])).toEqual([conditionOf(degraded)]);
   });
 
   it('is about the worst', () => {

@@ -1,5 +1,5 @@
 /** How pools are, in one sentence, and what to do. */
-import type { Alert } from '../api/alerts';
+import type { Alert, AlertRule } from '../api/alerts';
 import type { PoolCondition, PoolHealth, PoolStatus, Scan, VdevState } from '../api/types';
 import { t } from '../texts/en';
 import { ago } from './units';
@@ -32,6 +32,34 @@ export function conditionOf(pool: PoolStatus): Verdict | undefined {
   return { level, ...words() };
 }
 
+export function verdictOfAlert(alert: Alert): Verdict {
+  const level = alert.severity === 'critical' ? 'bad' : 'warn';
+  return { level, says: alert.says, todo: t.alerts.todo(alert) };
+}
+
+/** Alerts that say what is wrong with a pool; its condition says the same in other words. */
+const OF_POOLS: readonly AlertRule[] = [
+  'pool-suspended',
+  'pool-health',
+  'data-errors',
+  'device-state',
+  'device-errors',
+];
+
+/**
+ * What is to be said of a pool on its page: its alerts, or else its condition, which also says why a
+ * pool is degraded of which no device failed.
+ */
+export function storyOf(pool: PoolStatus, alerts: readonly Alert[]): Verdict[] {
+  const condition = conditionOf(pool);
+  const own = alerts.filter(
+    ({ rule, pool_guid: guid, fact }) =>
+      guid === pool.guid && OF_POOLS.includes(rule) && !(condition && fact.is === 'degraded'),
+  );
+  if (own.length > 0) return own.map(verdictOfAlert);
+  return condition ? [condition] : [];
+}
+
 /** The worst that is to be said of all pools together, or that all is well. */
 export function healthOf(
   pools: readonly PoolStatus[],
@@ -40,17 +68,16 @@ export function healthOf(
 ): Verdict {
   if (pools.length === 0) return { level: 'quiet', says: t.overview.noPools };
   const order: Level[] = ['bad', 'warn'];
-  const verdicts = pools.filter((pool) => !pool.is_healthy).map(verdictOf);
+  // What is told by mail is told here, in the same words.
+  const unhealthy = pools.filter((pool) => !pool.is_healthy);
+  const verdicts = unhealthy.map((pool) => storyOf(pool, alerts)[0] ?? verdictOf(pool));
   for (const level of order) {
     const found = verdicts.find((verdict) => verdict.level === level);
     if (found) return found;
   }
   // A pool may work, and be full all the same. The worst alert comes first.
   const [alert] = alerts;
-  if (alert) {
-    const level = alert.severity === 'critical' ? 'bad' : 'warn';
-    return { level, says: t.alerts.says(alert), todo: t.alerts.todo(alert) };
-  }
+  if (alert) return verdictOfAlert(alert);
   const scans = pools.map(({ scan }) => (scan && isCleanScrub(scan) ? scan.end_time_s : 0));
   const oldest = Math.min(...scans);
   return {
@@ -63,7 +90,7 @@ export function healthOf(
 function verdictOf(pool: PoolStatus): Verdict {
   const { name, health } = pool;
   const level = health === 'online' || health === 'degraded' ? 'warn' : 'bad';
-  return conditionOf(pool) ?? { level, says: `${name}: ${t.health[health]}` };
+  return { level, says: `${name}: ${t.health[health]}` };
 }
 
 function isCleanScrub(scan: Scan): boolean {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 
-import { adviceOf, inOrder, planOf, type Choice } from './plan';
+import { adviceOf, groupOf, inOrder, planOf, type Choice } from './plan';
 
 const choice: Choice = {
   disks: [
@@ -20,6 +20,15 @@ const choice: Choice = {
   smb: true,
   nfs: true,
   nfsHosts: ['10.0.0.0/8'],
+  audience: {
+    who: 'people',
+    people: [
+      { name: 'ann', uid: 3000 },
+      { name: 'bob', uid: 3001 },
+    ],
+    group: 'tank-media',
+    gid: 3002,
+  },
   secret: true,
 };
 
@@ -47,11 +56,41 @@ it('asks the planner of small blocks on the smallest of the disks', () => {
   expect(adviceOf(flash, choice.layout).disks[0]).toMatchObject({ size_bytes: 2, kind: 'ssd' });
 });
 
-it('makes a pool and shares a filesystem', () => {
+it('makes a pool and a filesystem that people write to, as each other’s group and by NFS', () => {
   expect(commands({})).toEqual([
     'zpool create -O compression=lz4 tank mirror /dev/b /dev/d mirror /dev/a /dev/c',
-    'zfs create -o sharenfs=rw=@10.0.0.0/8 -o sharesmb=on tank/media',
+    'groupadd --gid 3002 tank-media && gpasswd --members ann,bob tank-media',
+    'zfs create -o sharenfs=rw=@10.0.0.0/8,all_squash,anonuid=3000,anongid=3002 ' +
+      '-o sharesmb=group=tank-media,groupwrite tank/media',
+    'chown 3000:3002 /tank/media && chmod 2770 /tank/media',
   ]);
+});
+
+it('leaves the number of the group to the server where NFS need not know it', () => {
+  expect(commands({ nfs: false }).slice(1)).toEqual([
+    'groupadd tank-media && gpasswd --members ann,bob tank-media',
+    'zfs create -o sharesmb=group=tank-media,groupwrite tank/media',
+    'chown 3000:tank-media /tank/media && chmod 2770 /tank/media',
+  ]);
+});
+
+it('lets everybody write, where that is wanted', () => {
+  expect(commands({ audience: { who: 'everyone' } }).slice(1)).toEqual([
+    'zfs create -o sharenfs=rw=@10.0.0.0/8,all_squash -o sharesmb=guest,groupwrite tank/media',
+    'chown 65534:65534 /tank/media && chmod 2777 /tank/media',
+  ]);
+});
+
+it('gives to nobody what is not shared', () => {
+  expect(commands({ smb: false, nfs: false }).slice(1)).toEqual(['zfs create tank/media']);
+});
+
+it('names a group as the system takes it', () => {
+  expect(groupOf({ pool: 'tank', dataset: 'My media' }, [])).toBe('tank-my-media');
+  expect(groupOf({ pool: 'tank', dataset: 'a' }, ['tank-a', 'tank-a-2'])).toBe('tank-a-3');
+  const long = groupOf({ pool: 'tank', dataset: 'x'.repeat(100) }, []);
+  expect(long).toHaveLength(32);
+  expect(groupOf({ pool: 'tank', dataset: 'x'.repeat(100) }, [long])).toHaveLength(32);
 });
 
 it('makes a volume with a secret of its own', () => {

@@ -4,6 +4,7 @@ import type { Settings } from '../api/types';
 import type { Action } from './actions';
 import * as make from './actions';
 import { vdevsOf, type Layout } from './capacity';
+import { addGroup, setAccess } from './peopleActions';
 import { wordOf } from './planner';
 import { formatIscsi, formatNfs, formatSmb } from './sharing';
 
@@ -13,6 +14,19 @@ export interface ChosenDisk {
   /** Where the server knows it. */
   kind?: DiskKind;
 }
+
+/** Who may use a shared filesystem. */
+export type Audience =
+  | { who: 'everyone' }
+  | {
+      who: 'people';
+      /** The first one owns the directory, and what comes by NFS. */
+      people: readonly { name: string; uid: number }[];
+      /** The group that is made of them. */
+      group: string;
+      /** Its number, for NFS, which has to know it before. */
+      gid: number;
+    };
 
 export interface Choice {
   disks: readonly ChosenDisk[];
@@ -28,6 +42,7 @@ export interface Choice {
   smb: boolean;
   nfs: boolean;
   nfsHosts: readonly string[];
+  audience: Audience;
   /** Whether initiators of the volume need a secret, which is made up. */
   secret: boolean;
 }
@@ -76,6 +91,77 @@ export function secretOf(choice: Pick<Choice, 'pool' | 'dataset'>): string {
   return `${choice.pool}-${choice.dataset}`.replace(/[^A-Za-z0-9_.-]/g, '-');
 }
 
+/** A name for the group of those who may use it, which none of `taken` has. */
+export function groupOf(
+  choice: Pick<Choice, 'pool' | 'dataset'>,
+  taken: readonly string[],
+): string {
+  const plain = `${choice.pool}-${choice.dataset}`.toLowerCase().replace(/[^a-z0-9_-]/g, '-');
+  const begin = /^[a-z_]/.test(plain) ? plain : `g-${plain}`;
+  for (let count = 1; ; count += 1) {
+    const ending = count === 1 ? '' : `-${count}`;
+    const name = begin.slice(0, 32 - ending.length) + ending;
+    if (!taken.includes(name)) return name;
+  }
+}
+
+/** The number of nobody, whom guests are taken for. */
+const NOBODY = '65534';
+
+/** Makes a filesystem that is shared, and gives it to those who may use it. */
+function shareOf(choice: Choice): Action[] {
+  const { audience, smb, nfs } = choice;
+  const name = datasetOf(choice);
+  const owner = audience.who === 'people' ? audience.people[0] : undefined;
+  const isShared = smb || nfs;
+  const properties: Settings = {};
+  if (nfs) {
+    properties['sharenfs'] = formatNfs({
+      hosts: [...choice.nfsHosts],
+      readOnly: false,
+      noRootSquash: false,
+      insecure: false,
+      all: true,
+      uid: owner ? `${owner.uid}` : '',
+      gid: audience.who === 'people' ? `${audience.gid}` : '',
+      rest: [],
+    });
+  }
+  if (smb) {
+    properties['sharesmb'] = formatSmb({
+      name: '',
+      only: audience.who === 'people' ? [`@${audience.group}`] : [],
+      guest: audience.who === 'everyone',
+      readOnly: false,
+      groupWrite: true,
+      encrypt: false,
+      timemachine: false,
+      rest: [],
+    });
+  }
+  const out: Action[] = [];
+  if (isShared && audience.who === 'people') {
+    const names = audience.people.map((person) => person.name);
+    out.push(addGroup(audience.group, nfs ? audience.gid : null, names));
+  }
+  out.push(make.createFilesystem(name, properties));
+  if (isShared) {
+    out.push(
+      audience.who === 'people'
+        ? setAccess(
+            name,
+            '',
+            `/${name}`,
+            `${owner?.uid ?? 0}`,
+            nfs ? `${audience.gid}` : audience.group,
+            0o2770,
+          )
+        : setAccess(name, '', `/${name}`, NOBODY, NOBODY, 0o2777),
+    );
+  }
+  return out;
+}
+
 /** The first of all: the pool. */
 export function createPoolOf(choice: Choice): Action<'/v1/zpool/create'> {
   const paths = inOrder(choice.disks).map(({ path }) => path);
@@ -87,28 +173,7 @@ export function planOf(choice: Choice): Action[] {
   const plan: Action[] = [createPoolOf(choice)];
   const name = datasetOf(choice);
   if (choice.what === 'filesystem') {
-    const properties: Settings = {};
-    if (choice.nfs) {
-      properties['sharenfs'] = formatNfs({
-        hosts: [...choice.nfsHosts],
-        readOnly: false,
-        noRootSquash: false,
-        insecure: false,
-        rest: [],
-      });
-    }
-    if (choice.smb) {
-      properties['sharesmb'] = formatSmb({
-        name: '',
-        only: [],
-        guest: false,
-        readOnly: false,
-        encrypt: false,
-        timemachine: false,
-        rest: [],
-      });
-    }
-    plan.push(make.createFilesystem(name, properties));
+    plan.push(...shareOf(choice));
   } else if (choice.what === 'volume') {
     const secret = choice.secret ? secretOf(choice) : '';
     if (choice.secret) plan.push(make.setSecret(secret, null));

@@ -26,7 +26,7 @@ export type Page =
 
 export const POOL_TABS = ['devices', 'properties', 'history'] as const;
 export type PoolTab = (typeof POOL_TABS)[number];
-export const DATASET_TABS = ['snapshots', 'sharing', 'properties'] as const;
+export const DATASET_TABS = ['snapshots', 'sharing', 'permissions', 'properties'] as const;
 export type DatasetTab = (typeof DATASET_TABS)[number];
 
 const SIMPLE = [

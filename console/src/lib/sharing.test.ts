@@ -18,14 +18,19 @@ it('knows what is shared', () => {
 });
 
 describe('NFS', () => {
-  it.each(['on', 'ro', 'rw=@192.168.1.0/24:10.0.0.7', 'ro=10.0.0.7,insecure', 'no_root_squash'])(
-    'keeps %s',
-    (value) => {
-      const options = parseNfs(value);
-      expect(options.rest).toEqual([]);
-      expect(formatNfs(options)).toBe(value);
-    },
-  );
+  it.each([
+    'on',
+    'ro',
+    'rw=@192.168.1.0/24:10.0.0.7',
+    'ro=10.0.0.7,insecure',
+    'no_root_squash',
+    'rw=10.0.0.7,all_squash',
+    'all_squash,anonuid=3000,anongid=3001',
+  ])('keeps %s', (value) => {
+    const options = parseNfs(value);
+    expect(options.rest).toEqual([]);
+    expect(formatNfs(options)).toBe(value);
+  });
   it('takes addresses with colons', () => {
     expect(parseNfs('rw=[fe80::1]:[2001:db8::]/32:host').hosts).toEqual([
       '[fe80::1]',
@@ -36,21 +41,22 @@ describe('NFS', () => {
   });
   it('never widens a share: what it has no place for is told', () => {
     expect(parseNfs('rw=10.0.0.1,ro=10.0.0.2').rest).toEqual(['ro=10.0.0.2']);
-    expect(parseNfs('rw=10.0.0.1,root=10.0.0.1,all_squash').rest).toEqual([
-      'root=10.0.0.1',
-      'all_squash',
-    ]);
+    expect(parseNfs('rw=10.0.0.1,root=10.0.0.1').rest).toEqual(['root=10.0.0.1']);
+    expect(parseNfs('anonuid=7,anonuid=x').rest).toEqual(['anonuid=x', 'anonuid=7']);
   });
 });
 
 describe('SMB', () => {
-  it.each(['on', 'ro,name=Photos', 'user=ann,group=staff,encrypt', 'guest', 'timemachine'])(
-    'keeps %s',
-    (value) => {
-      expect(parseSmb(value).rest).toEqual([]);
-      expect(formatSmb(parseSmb(value))).toBe(value);
-    },
-  );
+  it.each([
+    'on',
+    'ro,name=Photos',
+    'user=ann,group=staff,encrypt',
+    'guest,groupwrite',
+    'timemachine',
+  ])('keeps %s', (value) => {
+    expect(parseSmb(value).rest).toEqual([]);
+    expect(formatSmb(parseSmb(value))).toBe(value);
+  });
   it('tells what it has no place for', () => {
     expect(parseSmb('on,timemachine=500G,hide').rest).toEqual(['timemachine=500G', 'hide']);
   });

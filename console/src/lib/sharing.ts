@@ -10,6 +10,10 @@ export interface NfsOptions {
   readOnly: boolean;
   noRootSquash: boolean;
   insecure: boolean;
+  /** Everybody is taken for one user: `uid` and `gid`, or nobody where these are empty. */
+  all: boolean;
+  uid: string;
+  gid: string;
   rest: string[];
 }
 
@@ -19,6 +23,7 @@ export interface SmbOptions {
   only: string[];
   guest: boolean;
   readOnly: boolean;
+  groupWrite: boolean;
   encrypt: boolean;
   timemachine: boolean;
   rest: string[];
@@ -42,6 +47,11 @@ export function isShared(value: string | undefined): boolean {
   return value !== undefined && value !== '' && value !== 'off' && value !== '-';
 }
 
+/** Whether it is the number of a user or group. */
+export function isNumber(text: string | undefined): text is string {
+  return text !== undefined && /^\d{1,10}$/.test(text) && Number(text) < 2 ** 32;
+}
+
 /** Splits `[fe80::1]:10.0.0.0/8` at the colons between hosts, not at those within brackets. */
 function splitHosts(text: string): string[] {
   return text.match(/(?:\[[^\]]*\](?:\/\d+)?|[^:])+/g) ?? [];
@@ -53,6 +63,9 @@ export function parseNfs(value: string): NfsOptions {
     readOnly: false,
     noRootSquash: false,
     insecure: false,
+    all: false,
+    uid: '',
+    gid: '',
     rest: [],
   };
   for (const word of words(value)) {
@@ -61,22 +74,41 @@ export function parseNfs(value: string): NfsOptions {
     else if (name === 'ro' && list === undefined) out.readOnly = true;
     else if (name === 'no_root_squash') out.noRootSquash = true;
     else if (name === 'insecure') out.insecure = true;
+    else if (name === 'all_squash') out.all = true;
+    else if (name === 'anonuid' && isNumber(list)) out.uid = list;
+    else if (name === 'anongid' && isNumber(list)) out.gid = list;
     else if ((name === 'rw' || name === 'ro') && list && out.hosts.length === 0) {
       out.hosts = splitHosts(list).map((host) => host.replace(/^@/, ''));
       out.readOnly = name === 'ro';
     } else out.rest.push(word);
   }
+  if (!out.all) {
+    // Whom root is taken for is nothing that the form shows.
+    for (const [word, value] of [
+      ['anonuid', out.uid],
+      ['anongid', out.gid],
+    ]) {
+      if (value !== '') out.rest.push(`${word}=${value}`);
+    }
+    out.uid = '';
+    out.gid = '';
+  }
   return out;
 }
 
 export function formatNfs(options: NfsOptions): string {
-  const { hosts, readOnly, noRootSquash, insecure } = options;
+  const { hosts, readOnly, noRootSquash, insecure, all, uid, gid } = options;
   const mode = readOnly ? 'ro' : 'rw';
   // A network is told by the `@` for OpenZFS on other systems.
   const list = hosts.map((host) => (host.includes('/') ? `@${host}` : host)).join(':');
   const out = [hosts.length > 0 ? `${mode}=${list}` : readOnly ? 'ro' : ''];
   if (noRootSquash) out.push('no_root_squash');
   if (insecure) out.push('insecure');
+  if (all) {
+    out.push('all_squash');
+    if (uid !== '') out.push(`anonuid=${uid}`);
+    if (gid !== '') out.push(`anongid=${gid}`);
+  }
   return out.filter((word) => word !== '').join(',') || 'on';
 }
 
@@ -86,6 +118,7 @@ export function parseSmb(value: string): SmbOptions {
     only: [],
     guest: false,
     readOnly: false,
+    groupWrite: false,
     encrypt: false,
     timemachine: false,
     rest: [],
@@ -97,6 +130,7 @@ export function parseSmb(value: string): SmbOptions {
     else if (name === 'group' && given) out.only.push(`@${given}`);
     else if (word === 'guest') out.guest = true;
     else if (word === 'ro') out.readOnly = true;
+    else if (word === 'groupwrite') out.groupWrite = true;
     else if (word === 'encrypt') out.encrypt = true;
     else if (word === 'timemachine') out.timemachine = true;
     else out.rest.push(word);
@@ -112,6 +146,7 @@ export function formatSmb(options: SmbOptions): string {
     out.push(who.startsWith('@') ? `group=${who.slice(1)}` : `user=${who}`);
   }
   if (options.guest) out.push('guest');
+  if (options.groupWrite) out.push('groupwrite');
   if (options.encrypt) out.push('encrypt');
   if (options.timemachine) out.push('timemachine');
   return out.join(',') || 'on';

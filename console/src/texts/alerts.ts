@@ -1,25 +1,11 @@
 /** What the console says of alerts. */
-import type { Alert, AlertRule, AlertSeverity, MailTls, StatePart } from '../api/alerts';
-import { duration, moment, size } from '../lib/units';
-import { many } from './many';
+import type { Alert, AlertRule, AlertSeverity, MailTls } from '../api/alerts';
 import { ups } from './ups';
-
-/** What a file of the server is kept for. */
-const PARTS: Record<StatePart, string> = {
-  pools: 'which pools to import',
-  replications: 'its replications',
-  schedules: 'its schedules',
-  alerts: 'its alerts, or who is told of them',
-  'iscsi-secrets': 'secrets of iSCSI',
-  users: 'its users and keys',
-  certificate: 'how the certificate of the console is got',
-  lights: 'which lights of disks are on',
-};
 
 export const alerts = {
   title: 'Alerts',
   text: 'What somebody should know who does not look, and how they are told.',
-  standing: 'What stands now',
+  standing: 'Active alerts',
   nothing: 'Nothing is wrong.',
   since: (when: string) => `since ${when}`,
   toPool: (pool: string) => `Open ${pool}`,
@@ -32,69 +18,6 @@ export const alerts = {
   toDisks: 'Open disks',
   toSchedules: 'Open schedules',
   toReplications: 'Open replication',
-
-  /** An alert in a sentence. */
-  says({ rule, pool, fact, disk }: Pick<Alert, 'rule' | 'pool' | 'fact' | 'disk'>): string {
-    const which = `The disk ${disk?.path ?? ''}${disk?.bay ? ` in bay ${disk.bay}` : ''}`;
-    switch (fact.is) {
-      case 'disk-failing':
-        return `${which} says that it is failing.`;
-      case 'disk-sectors':
-        return `${which} has ${many(fact.count, 'bad sector')}, ${fact.new} of them new.`;
-      case 'disk-temperature':
-        return `${which} has ${fact.celsius} °C, and ${fact.limit_celsius} °C are too many.`;
-      case 'disk-wear':
-        return `${which} has had ${fact.percent}% of the writes that it is made for.`;
-      case 'disk-test':
-        return `${which} failed its ${fact.kind} test: ${fact.result}`;
-      case 'schedule':
-        return `The schedule ${fact.name} of ${fact.target === '' ? 'all disks' : fact.target} fails: ${fact.why}`;
-      case 'replication-late': {
-        const last =
-          fact.success_s === null ? 'nothing was sent yet' : `last sent ${moment(fact.success_s)}`;
-        const why = fact.is_running
-          ? '; a run is under way'
-          : fact.why === null
-            ? ''
-            : `; it fails: ${fact.why}`;
-        return `The replication ${fact.name} of ${fact.source} is late: every ${duration(fact.every_s)}, ${last}${why}.`;
-      }
-      case 'ups':
-        return ups.says(fact);
-      case 'certificate':
-        return `The certificate of the console ${fact.is_over ? 'ended' : 'ends'} ${moment(fact.end_s)}.`;
-      case 'certificate-not-got':
-        return `No certificate for ${fact.names.join(', ')} can be got: ${fact.why}`;
-      case 'suspended':
-        return `${pool} has stopped${fact.why === '' ? '' : `: ${fact.why}`}.`;
-      case 'degraded':
-        return `${pool} works with less redundancy than it has.`;
-      case 'faulted':
-        return `${pool} does not work.`;
-      case 'not-imported':
-        return `${pool} could not be imported: ${fact.why}`;
-      case 'state-file':
-        return `The server ${fact.is_read ? 'cannot keep' : 'does not know'} ${PARTS[fact.part]}: ${fact.why}`;
-      case 'data-errors':
-        return `${pool} has lost ${many(fact.count, 'block')}.`;
-      case 'device':
-        return `${fact.is_log ? 'The log device' : 'The device'} ${fact.device} of ${pool} ${
-          fact.state === 'removed'
-            ? 'was removed'
-            : fact.state === 'faulted'
-              ? 'is not used any more'
-              : fact.state === 'degraded'
-                ? 'has too many errors'
-                : 'cannot be opened'
-        }.`;
-      case 'device-errors':
-        return `The device ${fact.device} of ${pool} had errors: ${fact.read} read, ${fact.write} write, ${fact.checksum} checksum.`;
-      case 'space':
-        return `${pool} is ${fact.percent}% full.`;
-      case 'scan':
-        return `${rule === 'resilver' ? 'The resilver' : 'The scrub'} of ${pool} is done: ${size(fact.examined_bytes)} in ${duration(fact.took_s)}, ${size(fact.repaired_bytes)} repaired, ${fact.errors === 0 ? 'nothing lost' : `${many(fact.errors, 'block')} lost`}.`;
-    }
-  },
 
   /** What to do about it. */
   todo({ pool, fact }: Pick<Alert, 'pool' | 'fact'>): string {
@@ -132,6 +55,9 @@ export const alerts = {
       case 'not-imported':
         return 'Bring its devices back, then choose “Import pools”.';
       case 'state-file':
+        if (fact.is_read && fact.part === 'people') {
+          return `Where a user or a group of the host is named, see to that, and start the server again. Else see to the space and the permissions of ${fact.path}: a start does without what happened since.`;
+        }
         return fact.is_read
           ? `See to the space and the permissions of ${fact.path}: a start does without what happened since.`
           : `${fact.path} is left as it is. Restore it from a backup, or take it away; then start the server again.`;

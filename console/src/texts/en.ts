@@ -20,6 +20,7 @@ import { certificate } from './certificate';
 import { ups } from './ups';
 import { files } from './files';
 import { many } from './many';
+import { people } from './people';
 import { plan } from './plan';
 import { replications } from './replications';
 import { reports } from './reports';
@@ -32,6 +33,7 @@ export const t = {
   disks,
   bench,
   buses,
+  people,
   plan,
   certificate,
   product: 'Millpond',
@@ -192,7 +194,7 @@ export const t = {
     running: 'Running jobs',
     noJobs: 'Nothing is running.',
     recent: 'Recent events',
-    noEvents: 'Nothing has happened since the server started.',
+    noEvents: 'Nothing has happened yet.',
     allEvents: 'All events',
     allJobs: 'All jobs',
     throughput: 'Throughput of all pools',
@@ -529,7 +531,12 @@ export const t = {
     compressratio: 'Compression',
     created_: 'Created',
     noSuch: (name: string) => `There is no dataset ${name}`,
-    tabs: { snapshots: 'Snapshots', sharing: 'Sharing', properties: 'Properties' },
+    tabs: {
+      snapshots: 'Snapshots',
+      sharing: 'Sharing',
+      permissions: 'Permissions',
+      properties: 'Properties',
+    },
     space: 'Space',
     parts: {
       data: 'Data',
@@ -669,7 +676,6 @@ export const t = {
     volumeHint: (usable: string) => `Such as 100G. The pool has about ${usable}.`,
     secret: 'Initiators need a secret (CHAP)',
     secretHint: 'It is made up, and shown once when all is done.',
-    smbUsers: 'Nobody can log in by SMB before a user is added there:',
     layouts: {
       stripe: (width: number) => (width === 1 ? 'Single disk' : 'Striped, no redundancy'),
       mirror: (groups: number, width: number) =>
@@ -805,7 +811,7 @@ export const t = {
 
   events: {
     title: 'Events',
-    text: 'What has happened since the server started, newest first. New ones come by themselves.',
+    text: 'What has happened, newest first, also before the server started. New ones come by themselves.',
     none: 'Nothing has happened yet.',
     time: 'Time',
     what: 'What',
@@ -829,6 +835,8 @@ export const t = {
       'resilver.finished': 'Resilver finished',
       'dataset.created': 'Created',
       'dataset.destroyed': 'Destroyed',
+      'alert.raised': 'Alert',
+      'alert.over': 'Over',
       'job.started': 'Job started',
       'job.finished': 'Job ended',
     } as Record<string, string>,

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use api::{Alert, AlertFact, AlertRule, AlertSettings, AlertSeverity, Guid, StandingAlert};
+use api::{Alert, AlertDisk, AlertFact, AlertRule, AlertSettings, DiskState, Guid, StandingAlert};
 use device::private::{self, FileError};
 use serde::{Deserialize, Serialize};
 
+use crate::found::is_cause;
 use crate::{Message, Reason, words};
 
 /// For how long something has to be no more before that is told, in seconds: a device that comes
@@ -18,6 +19,9 @@ const FORGOTTEN_AFTER_S: u64 = 3600;
 
 const HOUR_S: u64 = 3600;
 
+/// Disks that are known by what they were on at most.
+const DISKS_MAX: usize = 1024;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Standing {
     #[serde(flatten)]
@@ -25,6 +29,16 @@ struct Standing {
     /// Since when it was not found any more, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gone_s: Option<u64>,
+    /// It is known to be so no more, and will be told to be over if that stays so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_over: bool,
+}
+
+/// A disk that a pool had something on when it was seen last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    device: Guid,
+    disk: AlertDisk,
 }
 
 /// The alerts that stand.
@@ -34,6 +48,9 @@ pub struct Book {
     /// When the last report was sent, or the first day of all; in seconds since 1970.
     #[serde(default)]
     report_s: u64,
+    /// Disks of pools: which one it was is asked for when it is gone.
+    #[serde(default)]
+    disks: Vec<Seen>,
 }
 
 /// What is there to be looked at: of what is not, nobody knows whether it is well again.
@@ -107,10 +124,72 @@ impl Book {
             .retain(|one| !destroyed.contains(&one.stands.alert.pool_guid));
     }
 
-    /// What stands, the worst first, then the oldest.
+    /// Notes which disks pools are on.
+    pub fn see(&mut self, disks: &[DiskState]) {
+        for disk in disks.iter().filter(|disk| disk.size_bytes > 0) {
+            for member in &disk.members {
+                let seen = Seen {
+                    device: member.guid,
+                    disk: AlertDisk {
+                        id: disk.id.clone(),
+                        path: disk.path.clone(),
+                        model: disk.model.clone(),
+                        serial: disk.serial.clone(),
+                        bay: disk.bay.clone(),
+                    },
+                };
+                match self.disks.iter_mut().find(|one| one.device == member.guid) {
+                    Some(one) => *one = seen,
+                    None => self.disks.push(seen),
+                }
+            }
+        }
+        let many = self.disks.len().saturating_sub(DISKS_MAX);
+        self.disks.drain(..many);
+    }
+
+    /// Says of alerts about devices which disks they are about.
+    pub fn name_disks(&self, found: &mut [Alert]) {
+        for alert in found {
+            let (AlertFact::Device { disk, .. } | AlertFact::DeviceErrors { disk, .. }) =
+                &mut alert.fact
+            else {
+                continue;
+            };
+            let seen = self
+                .disks
+                .iter()
+                .find(|one| Some(one.device) == alert.device_guid);
+            *disk = seen.map(|one| one.disk.clone());
+        }
+    }
+
+    /// What began to stand since `before`, or got worse, and what is over: not what is told in
+    /// other words, switched off, or of a pool that is not there.
+    pub fn changes(&self, before: &Self) -> (Vec<Alert>, Vec<Alert>) {
+        let stood = |alert: &Alert| {
+            let mut all = before.standing.iter().filter(|one| !one.is_over);
+            all.find(|one| key(&one.stands.alert) == key(alert))
+                .map(|one| one.stands.alert.severity)
+        };
+        let (mut raised, mut over) = (Vec::new(), Vec::new());
+        for one in &self.standing {
+            let alert = &one.stands.alert;
+            match stood(alert) {
+                Some(_) if one.is_over => over.push(alert.clone()),
+                None if one.is_over => {}
+                Some(severity) if severity >= alert.severity => {}
+                _ => raised.push(alert.clone()),
+            }
+        }
+        (raised, over)
+    }
+
+    /// What stands, the worst first, then the oldest; what is over is not there, though it is
+    /// told a while later.
     pub fn list(&self) -> Vec<StandingAlert> {
-        let mut all: Vec<StandingAlert> =
-            self.standing.iter().map(|one| one.stands.clone()).collect();
+        let standing = self.standing.iter().filter(|one| !one.is_over);
+        let mut all: Vec<StandingAlert> = standing.map(|one| one.stands.clone()).collect();
         all.sort_by_key(|one| (std::cmp::Reverse(one.alert.severity), one.since_s));
         all
     }
@@ -139,25 +218,35 @@ impl Book {
             if settings.off.contains(&alert.rule) {
                 return false;
             }
+            // It is told which device is the reason, now.
+            let is_explained = found
+                .iter()
+                .any(|found| is_cause(found) && found.pool_guid == alert.pool_guid);
+            let is_found = found.iter().any(|found| key(found) == key(alert));
+            if alert.fact == AlertFact::Degraded && is_explained && !is_found {
+                return false;
+            }
             // Nobody knows how much redundancy a pool has that stands still.
             let hides = |found: &Alert| {
                 let is_health = alert.rule == AlertRule::PoolHealth;
                 let stands_still = found.rule == AlertRule::PoolSuspended;
                 is_health && stands_still && found.pool_guid == alert.pool_guid
             };
-            if found
-                .iter()
-                .any(|found| key(found) == key(alert) || hides(found))
-            {
+            if is_found || found.iter().any(hides) {
                 one.gone_s = None;
+                one.is_over = false;
                 return true;
             }
             let gone_s = *one.gone_s.get_or_insert(now_s);
             let away_s = now_s.saturating_sub(gone_s);
-            if !known.has(alert) {
+            // What is over stays so, also when its pool goes away.
+            let was_over = one.is_over;
+            one.is_over |= known.has(alert);
+            if !one.is_over {
                 return away_s < FORGOTTEN_AFTER_S;
             }
-            if away_s < RECOVERED_AFTER_S {
+            // It is there for one look at least, for those who are told of changes.
+            if away_s < RECOVERED_AFTER_S || !was_over {
                 return true;
             }
             // Errors are counted since the import, or since somebody cleared them: that there are
@@ -176,8 +265,10 @@ impl Book {
                         alert,
                         since_s: now_s,
                         told_s: now_s,
+                        says: String::new(),
                     },
                     gone_s: None,
+                    is_over: false,
                 });
                 continue;
             };
@@ -221,16 +312,12 @@ impl Book {
         self.report_s = now_s;
         !settings.off.contains(&AlertRule::Report)
     }
-
-    /// How bad the worst is that stands.
-    pub fn worst(&self) -> Option<AlertSeverity> {
-        let all = self.standing.iter();
-        all.map(|one| one.stands.alert.severity).max()
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use api::AlertSeverity;
+
     use super::*;
 
     const POOL: Guid = Guid(7);
@@ -426,6 +513,27 @@ mod tests {
         assert_eq!(rig.at(7000, &[POOL], &degraded), [Reason::Raised]);
     }
 
+    /// What is over stays so when its pool is exported, and what is away is not over.
+    #[test]
+    fn what_is_over_does_not_stand_again_when_its_pool_goes_away() {
+        let degraded = [alert(AlertRule::PoolHealth, AlertSeverity::Warning)];
+        let mut rig = Rig::new();
+        assert_eq!(rig.at(1000, &[POOL], &degraded), [Reason::Raised]);
+        let before = rig.book.clone();
+        assert_eq!(rig.at(1010, &[], &[]), []);
+        assert_eq!(rig.book.changes(&before), (vec![], vec![]));
+        // It is well when it comes back, after more than what recovering takes.
+        assert_eq!(rig.at(2000, &[POOL], &[]), []);
+        assert_eq!(rig.book.changes(&before), (vec![], degraded.to_vec()));
+        let before = rig.book.clone();
+        assert_eq!(rig.at(2060, &[], &[]), [Reason::Recovered]);
+        assert_eq!(rig.book.changes(&before), (vec![], vec![]));
+        assert_eq!(rig.at(3000, &[POOL], &degraded), [Reason::Raised]);
+        assert_eq!(rig.at(3010, &[POOL], &[]), []);
+        assert_eq!(rig.at(3020, &[], &[]), []);
+        assert!(rig.book.list().is_empty());
+    }
+
     #[test]
     fn disks_are_told_apart_and_are_not_well_when_they_are_away() {
         let of_disk = |id: &str| {
@@ -467,6 +575,71 @@ mod tests {
         assert_eq!(rig.at(2001, &[POOL], &degraded), []);
         assert_eq!(rig.at(2121, &[POOL], &degraded), [Reason::Recovered]);
         assert_eq!(rig.book.list().len(), 1);
+    }
+
+    /// What is over is listed no more at once, and told when it stays so; that a device is the
+    /// reason takes the place of the pool's own alert without a word.
+    #[test]
+    fn one_failure_is_one_alert_and_gone_at_once() {
+        let degraded = alert(AlertRule::PoolHealth, AlertSeverity::Warning);
+        let mut device = alert(AlertRule::DeviceState, AlertSeverity::Critical);
+        device.device_guid = Some(Guid(5));
+        device.fact = AlertFact::Device {
+            device: "/dev/sda".into(),
+            state: api::VdevState::Unavailable,
+            aux: None,
+            is_log: false,
+            disk: None,
+            survives: Some(1),
+        };
+        let member = api::DiskMember {
+            pool: "tank".into(),
+            guid: Guid(5),
+            path: "/dev/sda".into(),
+            vdev: "raidz2-0".into(),
+            state: api::VdevState::Online,
+        };
+        let disk = DiskState {
+            id: "Z1".into(),
+            path: "/dev/sda".into(),
+            model: Some("ST4000".into()),
+            serial: Some("Z1".into()),
+            bay: Some("Slot 03".into()),
+            size_bytes: 1,
+            members: vec![member],
+            ..DiskState::default()
+        };
+        let mut rig = Rig::new();
+        rig.book.see(std::slice::from_ref(&disk));
+        let gone = DiskState {
+            serial: None,
+            size_bytes: 0,
+            ..disk
+        };
+        rig.book.see(&[gone]);
+        let mut found = [device];
+        rig.book.name_disks(&mut found);
+        assert_eq!(
+            words::line(&found[0]),
+            "device /dev/sda (ST4000, serial Z1, Slot 03) of pool tank cannot be opened; the pool \
+             survives the failure of one more device"
+        );
+        assert_eq!(rig.at(1000, &[POOL], &[degraded]), [Reason::Raised]);
+        let before = rig.book.clone();
+        assert_eq!(rig.at(1001, &[POOL], &found), [Reason::Raised]);
+        assert_eq!(rig.book.list().len(), 1);
+        let (raised, over) = rig.book.changes(&before);
+        assert_eq!((&raised[..], over.len()), (&found[..], 0));
+        let before = rig.book.clone();
+        assert_eq!(rig.at(1010, &[POOL], &[]), []);
+        assert!(rig.book.list().is_empty());
+        let (raised, over) = rig.book.changes(&before);
+        assert_eq!((raised.len(), &over[..]), (0, &found[..]));
+        // It comes and goes: nobody is mailed.
+        assert_eq!(rig.at(1020, &[POOL], &found), []);
+        assert_eq!(rig.book.list().len(), 1);
+        assert_eq!(rig.at(1030, &[POOL], &[]), []);
+        assert_eq!(rig.at(1150, &[POOL], &[]), [Reason::Recovered]);
     }
 
     #[test]

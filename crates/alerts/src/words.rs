@@ -83,8 +83,16 @@ fn state(state: VdevState, aux: Option<VdevAux>) -> &'static str {
 
 /// A disk as people find it: `/dev/sda (ST4000, serial Z1, Slot 03)`.
 fn disk(disk: Option<&AlertDisk>) -> String {
+    match disk {
+        Some(known) => format!("disk {}{}", known.path, traits(disk)),
+        None => "a disk".to_owned(),
+    }
+}
+
+/// How a disk is told from others: ` (ST4000, serial Z1, Slot 03)`, or nothing.
+fn traits(disk: Option<&AlertDisk>) -> String {
     let Some(disk) = disk else {
-        return "a disk".to_owned();
+        return String::new();
     };
     let serial = disk
         .serial
@@ -98,9 +106,45 @@ fn disk(disk: Option<&AlertDisk>) -> String {
         .chain(disk.bay.clone())
         .collect();
     match parts.is_empty() {
-        true => format!("disk {}", disk.path),
-        false => format!("disk {} ({})", disk.path, parts.join(", ")),
+        true => String::new(),
+        false => format!(" ({})", parts.join(", ")),
     }
+}
+
+/// A name as an address has it.
+fn escaped(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            byte => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
+}
+
+/// The page of the console where something can be done about an alert.
+pub fn page(alert: &Alert) -> String {
+    match &alert.fact {
+        AlertFact::NotImported { .. } => "#/pools".to_owned(),
+        AlertFact::Schedule { .. } => "#/schedules".to_owned(),
+        AlertFact::ReplicationLate { .. } => "#/replication".to_owned(),
+        AlertFact::Certificate { .. } | AlertFact::CertificateNotGot { .. } => {
+            "#/certificate".to_owned()
+        }
+        _ if alert.disk.is_some() => "#/disks".to_owned(),
+        _ if !alert.pool.is_empty() => format!("#/pools/{}", escaped(&alert.pool)),
+        _ => "#/alerts".to_owned(),
+    }
+}
+
+/// An alert in a sentence.
+pub fn sentence(alert: &Alert) -> String {
+    format!("{}.", capitalized(&line(alert)))
 }
 
 /// What a file is kept for.
@@ -114,6 +158,7 @@ fn kept_for(part: StatePart) -> &'static str {
         StatePart::Users => "its users and keys",
         StatePart::Certificate => "how the certificate of the console is got",
         StatePart::Lights => "which lights of disks are on",
+        StatePart::People => "people and groups of shares",
     }
 }
 
@@ -140,21 +185,32 @@ pub fn line(alert: &Alert) -> String {
             state: is,
             aux,
             is_log,
+            disk,
+            survives,
         } => {
             let what = match is_log {
                 true => "log device",
                 false => "device",
             };
-            format!("{what} {device} of pool {pool} {}", state(*is, *aux))
+            let left = match survives {
+                None => String::new(),
+                Some(0) => "; the pool survives no further failure".to_owned(),
+                Some(1) => "; the pool survives the failure of one more device".to_owned(),
+                Some(many) => format!("; the pool survives the failure of {many} more devices"),
+            };
+            let (disk, state) = (traits(disk.as_ref()), state(*is, *aux));
+            format!("{what} {device}{disk} of pool {pool} {state}{left}")
         }
         AlertFact::DeviceErrors {
             device,
             read,
             write,
             checksum,
+            disk,
         } => format!(
-            "device {device} of pool {pool} had errors: {read} reads, {write} writes, {checksum} \
-             checksums"
+            "device {device}{} of pool {pool} had errors: {read} reads, {write} writes, {checksum} \
+             checksums",
+            traits(disk.as_ref())
         ),
         AlertFact::Space { percent, .. } => format!("pool {pool} is {percent}% full"),
         AlertFact::Schedule {
@@ -301,12 +357,17 @@ fn advice(alert: &Alert) -> String {
             path,
             is_read,
             ..
-        } => match is_read {
-            true => format!(
+        } => match (is_read, part) {
+            (true, StatePart::People) => format!(
+                "Where a user or a group of the host is named, see to that, and start the server \
+                 again. Else see to the space and the permissions of {path}: a start does without \
+                 what happened since."
+            ),
+            (true, _) => format!(
                 "See to the space and the permissions of {path}: a start does without what \
                  happened since."
             ),
-            false => format!(
+            (false, _) => format!(
                 "{path} is left as it is, and nothing is written to it. {} Then start the server \
                  again.",
                 match part {

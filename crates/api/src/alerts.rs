@@ -143,6 +143,8 @@ pub enum StatePart {
     Certificate,
     /// Lights of disks.
     Lights,
+    /// People and groups of shares.
+    People,
 }
 
 /// What there is to know of it.
@@ -178,6 +180,13 @@ pub enum AlertFact {
         aux: Option<VdevAux>,
         /// It is a log device: what was last acknowledged may be lost with it.
         is_log: bool,
+        /// The disk that it is on, as far as it was known while it was there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        disk: Option<AlertDisk>,
+        /// How many more devices may fail before data is lost; none where it holds no data that
+        /// is nowhere else, or the pool does not work.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        survives: Option<u64>,
     },
     /// [`AlertRule::DeviceErrors`].
     DeviceErrors {
@@ -189,6 +198,9 @@ pub enum AlertFact {
         write: u64,
         /// Wrong data.
         checksum: u64,
+        /// The disk that it is on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        disk: Option<AlertDisk>,
     },
     /// [`AlertRule::Space`].
     Space {
@@ -369,6 +381,9 @@ pub struct StandingAlert {
     pub since_s: u64,
     /// When it was told last.
     pub told_s: u64,
+    /// The sentence that mails, the command and the console say of it.
+    #[serde(default)]
+    pub says: String,
 }
 
 /// How a message goes out.

@@ -203,6 +203,11 @@ pub enum Refusal {
         /// The pool.
         pool: String,
     },
+    /// A rollback would destroy what is newer.
+    Newer {
+        /// The snapshots and bookmarks.
+        names: Vec<String>,
+    },
 }
 
 /// Which pool could not be imported, and why.

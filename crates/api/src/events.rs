@@ -16,7 +16,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Guid, Job, ZfsEvent};
+use crate::{Access, AlertRule, AlertSeverity, Call, Guid, Job, ZfsEvent};
 
 /// Path of the stream.
 pub const EVENTS_PATH: &str = "/v1/events";
@@ -42,6 +42,19 @@ pub struct EventPool {
     pub pool: String,
     /// Its GUID.
     pub guid: Guid,
+}
+
+/// An alert that an event is about ([`crate::Alert`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventAlert {
+    /// Which rule says so.
+    pub rule: AlertRule,
+    /// How bad it is.
+    pub severity: AlertSeverity,
+    /// The pool, where it is about one.
+    pub pool: String,
+    /// What is said of it, in a sentence.
+    pub says: String,
 }
 
 /// What happened.
@@ -121,6 +134,12 @@ pub enum EventKind {
         /// How it is now.
         job: Job,
     },
+    /// Something stands that somebody should know, or got worse.
+    #[serde(rename = "alert.raised")]
+    AlertRaised(EventAlert),
+    /// It is over.
+    #[serde(rename = "alert.over")]
+    AlertOver(EventAlert),
     /// One of OpenZFS's.
     #[serde(untagged)]
     Zfs(ZfsEvent),
@@ -148,6 +167,8 @@ impl EventKind {
             Self::JobStarted { .. } => "job.started",
             Self::JobProgress { .. } => "job.progress",
             Self::JobFinished { .. } => "job.finished",
+            Self::AlertRaised(_) => "alert.raised",
+            Self::AlertOver(_) => "alert.over",
             Self::Zfs(event) => &event.class,
         }
     }
@@ -172,6 +193,37 @@ impl EventKind {
         }
         self
     }
+}
+
+/// Something that happened, maybe before the server started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryEvent {
+    /// Its number, which goes on over restarts.
+    pub number: u64,
+    /// What it was. Its own number is of the server that ran then, and so are numbers of jobs.
+    pub event: Event,
+}
+
+/// Asks for what has happened: our events without those of progress, and of each job the end alone.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventHistory {
+    /// How many at most, the last ones.
+    #[serde(default)]
+    pub limit: Option<u64>,
+}
+
+/// What has happened.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct EventHistoryReply {
+    /// The newest first.
+    pub events: Vec<HistoryEvent>,
+}
+
+impl Call for EventHistory {
+    const PATH: &'static str = "/v1/events/history";
+    const ACCESS: Access<Self> = Access::Read;
+    type Reply = EventHistoryReply;
 }
 
 #[cfg(test)]
@@ -203,6 +255,12 @@ mod tests {
             guid: Guid(u64::MAX),
         };
         let names = vec!["tank/a".to_owned()];
+        let alert = || EventAlert {
+            rule: AlertRule::Space,
+            severity: AlertSeverity::Warning,
+            pool: "tank".into(),
+            says: "pool tank is 81% full".into(),
+        };
         for kind in [
             EventKind::Opened,
             EventKind::Lagged { missed: Some(3) },
@@ -224,6 +282,8 @@ mod tests {
             EventKind::JobStarted { job: job() },
             EventKind::JobProgress { job: job() },
             EventKind::JobFinished { job: job() },
+            EventKind::AlertRaised(alert()),
+            EventKind::AlertOver(alert()),
         ] {
             let event = Event {
                 sequence: 1,

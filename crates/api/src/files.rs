@@ -103,6 +103,73 @@ impl Call for FileList {
     }
 }
 
+/// Tells whose a directory is, and who may do what in it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileAccess {
+    /// A filesystem.
+    pub dataset: String,
+    /// Path of the directory; nothing for the filesystem's own.
+    pub path: String,
+}
+
+/// Whose a directory is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FileAccessReply {
+    /// Number of its owner.
+    pub uid: u32,
+    /// The owner's name, if the server or its host knows one.
+    pub owner: Option<String>,
+    /// Number of its group.
+    pub gid: u32,
+    /// The group's name, if the server or its host knows one.
+    pub group: Option<String>,
+    /// Permissions with set-id and sticky bits (`07777`).
+    pub mode: u32,
+    /// It has a POSIX list of access, which says more than the permissions do.
+    pub has_list: bool,
+}
+
+impl Call for FileAccess {
+    const PATH: &'static str = "/v1/files/access";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot look at access to '{}'", call.dataset));
+    const ROLE: Option<Role> = Some(Role::Operator);
+    type Reply = FileAccessReply;
+
+    fn changes(&self) -> bool {
+        false
+    }
+}
+
+/// Says whose a directory is, and who may do what in it. What is in it stays as it is. The answer
+/// is what holds then.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileAccessSet {
+    /// A filesystem.
+    pub dataset: String,
+    /// Path of the directory; nothing for the filesystem's own.
+    pub path: String,
+    /// Name or number of the owner, who stays where there is none.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// Name or number of the group, which stays where there is none.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// Permissions, with set-group-id and sticky bit (`03777`); they stay where there are none.
+    #[serde(default)]
+    pub mode: Option<u32>,
+}
+
+impl Call for FileAccessSet {
+    const PATH: &'static str = "/v1/files/access-set";
+    const ACCESS: Access<Self> =
+        Access::Change(|call| format!("cannot set access to '{}'", call.dataset));
+    const ROLE: Option<Role> = Some(Role::Operator);
+    type Reply = FileAccessReply;
+}
+
 /// Puts a file, or a directory with all below it, from a snapshot into the filesystem: beside what
 /// is there, or in its place.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -246,6 +246,22 @@ impl Call for InjectCancel {
     type Reply = Empty;
 }
 
+/// Sets a tunable of OpenZFS's module, in all pools, those that come later too.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InjectTune {
+    /// `zfs_scan_suspend_progress` or `zfs_removal_suspend_progress`.
+    pub name: String,
+    /// What it is to be.
+    pub value: u64,
+}
+
+impl Call for InjectTune {
+    const PATH: &'static str = "/v1/inject/tune";
+    const ACCESS: Access<Self> = Access::Change(|call| format!("cannot tune '{}'", call.name));
+    type Reply = Empty;
+}
+
 /// `zpool freeze`: the pool writes no more transaction groups, until it is exported as if it had
 /// crashed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod activity;
 mod alerts;
 mod buses;
@@ -49,6 +50,10 @@ mod zevents;
 mod zfs;
 mod zpool;
 
+pub use accounts::{
+    GroupAdd, GroupAddReply, GroupChange, GroupRemove, GroupReport, PeopleList, PeopleListReply,
+    PersonAdd, PersonAddReply, PersonPassword, PersonRemove, PersonReport,
+};
 pub use activity::{
     ActivityAction, ActivityObstacle, ActivityRefusal, ActivityReply, ZpoolInitialize, ZpoolTrim,
 };
@@ -81,15 +86,18 @@ pub use drives::{
     DiskShowReply, DiskState, DiskTest, DiskTested, LightKind, LightTested, SelfTest, SelfTestKind,
     SmartReport, SmartState, Transport,
 };
-pub use events::{EVENTS_PATH, Event, EventKind, EventPool};
+pub use events::{
+    EVENTS_PATH, Event, EventAlert, EventHistory, EventHistoryReply, EventKind, EventPool,
+    HistoryEvent,
+};
 pub use files::{
-    FILE_DOWNLOAD_PATH, FILE_ENTRIES_MAX, FileEntry, FileFault, FileList, FileListReply,
-    FileReport, FileRestore, FileRestoreReply, FileType,
+    FILE_DOWNLOAD_PATH, FILE_ENTRIES_MAX, FileAccess, FileAccessReply, FileAccessSet, FileEntry,
+    FileFault, FileList, FileListReply, FileReport, FileRestore, FileRestoreReply, FileType,
 };
 pub use guid::Guid;
 pub use inject::{
     InjectAdd, InjectAddReply, InjectCancel, InjectCommand, InjectError, InjectFault, InjectIo,
-    InjectList, InjectListReply, InjectRecord, InjectRegion, InjectState, ZpoolFreeze,
+    InjectList, InjectListReply, InjectRecord, InjectRegion, InjectState, InjectTune, ZpoolFreeze,
 };
 pub use iscsi::{
     IscsiSecretList, IscsiSecretListReply, IscsiSecretRemove, IscsiSecretReport, IscsiSecretSet,

@@ -218,6 +218,9 @@ pub struct ZfsSend {
     /// Holds (`-h`).
     #[serde(default)]
     pub holds: bool,
+    /// Encrypted datasets may be sent with properties in the clear (`-U`).
+    #[serde(default)]
+    pub no_preserve_encryption: bool,
     /// Datasets that lack the snapshot are left out (`-s`).
     #[serde(default)]
     pub skip_missing: bool,

@@ -624,7 +624,7 @@ pub struct Usage {
 impl Call for ZfsSpace {
     const PATH: &'static str = "/v1/zfs/space";
     const ACCESS: Access<Self> =
-        Access::Change(|call| format!("cannot get used/quota for '{}'", call.name));
+        Access::Change(|call| format!("cannot get used/quota for {}", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = ZfsSpaceReply;
 

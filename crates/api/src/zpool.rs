@@ -1,5 +1,7 @@
 //! Messages of the `zpool` command.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -487,6 +489,10 @@ impl Call for ZpoolDestroy {
 pub struct ZpoolImport {
     /// Directories and devices to look at (`-d`), absolute.
     pub search: Vec<String>,
+    /// Look only at pools of these GUIDs, those of a cache file (`-c`); at all where there are
+    /// none.
+    #[serde(default)]
+    pub guids: Vec<Guid>,
     /// Name or GUID; none lists what there is.
     pub pool: Option<String>,
     /// Import everything found (`-a`).
@@ -742,6 +748,17 @@ impl Call for ZpoolSet {
         Access::Change(|call| format!("cannot set property for '{}'", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+
+    fn narrow_mounts(&mut self, _root: Option<&Path>) -> Result<(), String> {
+        // The server makes, replaces and removes the file, as root.
+        match self.property == "cachefile" && self.value.starts_with('/') {
+            true => {
+                let why = "permission denied: where a cache file is, an admin of the host says";
+                Err(why.to_owned())
+            }
+            false => Ok(()),
+        }
+    }
 }
 
 /// `zpool history`.
@@ -913,4 +930,29 @@ impl Call for ZpoolClear {
         Access::Change(|call| format!("cannot clear errors for {}", call.name));
     const ROLE: Option<Role> = Some(Role::Operator);
     type Reply = Empty;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_choose_no_cache_files() {
+        let root = Some(Path::new("/srv"));
+        for (property, value, may) in [
+            ("cachefile", "/srv/cache", false),
+            ("cachefile", "none", true),
+            ("cachefile", "", true),
+            ("comment", "/srv", true),
+        ] {
+            let mut call = ZpoolSet {
+                name: "tank".into(),
+                vdev: None,
+                property: property.into(),
+                value: value.into(),
+                command: String::new(),
+            };
+            assert_eq!(call.narrow_mounts(root).is_ok(), may, "{property} {value}");
+        }
+    }
 }

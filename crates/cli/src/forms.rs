@@ -338,6 +338,48 @@ const ZPOOL: [Form; 35] = [
     form("help", &[], &["[command]"]),
 ];
 
+/// What is said of an option whose argument is missing.
+pub enum Lacks {
+    /// That its argument is missing.
+    Argument,
+    /// That there is no such option: where the options' text has no colon first (getopt(3)).
+    Option,
+    /// That a size is missing, whichever option it is.
+    Size,
+}
+
+/// The commands of `zfs` that take an option without its argument for none.
+const OPTION_ZFS: [&str; 13] = [
+    "change-key",
+    "clone",
+    "groupspace",
+    "list",
+    "load-key",
+    "program",
+    "project",
+    "projectspace",
+    "rewrite",
+    "snapshot",
+    "upgrade",
+    "userspace",
+    "wait",
+];
+/// The same of `zpool`.
+const OPTION_ZPOOL: [&str; 11] = [
+    "add", "attach", "ddtprune", "iostat", "prefetch", "reguid", "replace", "scrub", "status",
+    "trim", "wait",
+];
+
+/// What a command says of an option whose argument is missing.
+pub fn lacks(program: &str, command: &str) -> Lacks {
+    match program {
+        "zfs" if command == "create" => Lacks::Size,
+        "zfs" if OPTION_ZFS.contains(&command) => Lacks::Option,
+        "zpool" if OPTION_ZPOOL.contains(&command) => Lacks::Option,
+        _ => Lacks::Argument,
+    }
+}
+
 /// How the commands of a program are used; nothing of other programs.
 pub fn of(program: &str) -> &'static [Form] {
     match program {
@@ -349,7 +391,15 @@ pub fn of(program: &str) -> &'static [Form] {
 
 /// What is said of two options, or an option and a word, that do not go together: program, command,
 /// one, the other (whatever it is where there is none), and the words.
-const CONFLICTS: [[&str; 5]; 26] = [
+const CONFLICTS: [[&str; 5]; 28] = [
+    [
+        "zpool",
+        "ddtprune",
+        "-d",
+        "-p",
+        "-p cannot be combined with -d option",
+    ],
+    ["zfs", "mount", "-j", "", "too many arguments"],
     ["zfs", "mount", "-a", "", "too many arguments"],
     ["zfs", "unmount", "-a", "", "too many arguments"],
     [

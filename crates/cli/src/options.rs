@@ -35,6 +35,10 @@ const HEADING: &str = "\
 
 ";
 
+/// Whether spares stand in by themselves.
+const AUTO: &str = "auto";
+const MANUAL: &str = "manual";
+
 /// The option that no file is made to remember.
 const INJECT: &str = "inject";
 
@@ -110,6 +114,10 @@ pub struct ServerOptions {
     /// least; a new one as a whole (default: 0, nothing is trimmed)
     #[arg(long, value_name = "PERCENT", value_parser = percent_word)]
     cache_trim_ahead: Option<String>,
+    /// Whether hot spares stand in by themselves for devices that fail, or only by 'zpool replace'
+    /// (default: auto)
+    #[arg(long, value_name = "auto|manual", value_parser = [AUTO, MANUAL])]
+    spares: Option<String>,
     /// Let root, and admins over HTTPS, inject faults into the pools with zinject: for tests (not
     /// remembered)
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true,
@@ -241,6 +249,7 @@ impl ServerOptions {
             ("cache", text(self.cache.clone())),
             ("cache-wear", text(self.cache_wear.clone())),
             ("cache-trim-ahead", text(self.cache_trim_ahead.clone())),
+            ("spares", text(self.spares.clone())),
             (INJECT, self.inject.map(Value::from)),
         ];
         told.extend(
@@ -290,6 +299,7 @@ impl ServerOptions {
             cache: self.cache.or(below.cache),
             cache_wear: self.cache_wear.or(below.cache_wear),
             cache_trim_ahead: self.cache_trim_ahead.or(below.cache_trim_ahead),
+            spares: self.spares.or(below.spares),
             inject: self.inject.or(below.inject),
         }
     }
@@ -334,6 +344,7 @@ impl ServerOptions {
                 .as_deref()
                 .and_then(percent)
                 .unwrap_or(0),
+            spares_by_hand: all.spares.as_deref() == Some(MANUAL),
             inject: all.inject.unwrap_or(false),
             ups: all.ups,
             settings,
@@ -497,6 +508,7 @@ mod tests {
         assert_eq!(unlimited.cache_wear_percent, None);
         assert!(wear_word("0").is_err() && wear_word("much").is_err());
         assert_eq!(usual.cache_trim_ahead_percent, 0);
+        assert!(!usual.spares_by_hand);
         let words = [
             "--nfs=192.0.2.1:2049",
             "--iscsi=192.0.2.1:3260",
@@ -508,6 +520,7 @@ mod tests {
             "--cache=2G",
             "--cache-wear=30%",
             "--cache-trim-ahead=50",
+            "--spares=manual",
             "--ups=cellar",
         ];
         // Only 'up' has it remembered.
@@ -522,6 +535,7 @@ mod tests {
         assert_eq!(later.cache_bytes, Some(2 << 30));
         assert_eq!(later.cache_wear_percent, Some(30));
         assert_eq!(later.cache_trim_ahead_percent, 50);
+        assert!(later.spares_by_hand);
         assert_eq!(
             later.ups.map(|ups| ups.to_string()).as_deref(),
             Some("cellar@localhost")

@@ -77,6 +77,7 @@ pub fn words(failure: &Failure) -> String {
              use 'zfs destroy -r {pool}' to destroy all datasets in the pool\n\
              use 'zpool destroy {pool}' to destroy the pool itself"
         ),
+        Refusal::Newer { .. } => failure.message.clone(),
     }
 }
 
@@ -88,12 +89,7 @@ fn receive(
     why: ReceiveObstacle,
     is_kept: bool,
 ) -> String {
-    let is_corrective = matches!(
-        why,
-        ReceiveObstacle::NothingToHeal | ReceiveObstacle::OtherSnapshot | ReceiveObstacle::NeedsKey
-    );
     let what = match (is_full, is_new) {
-        _ if is_corrective => "cannot receive",
         (Some(false), _) => "cannot receive incremental stream",
         (Some(true), _) => "cannot receive new filesystem stream",
         (None, _) if is_kept => "cannot receive resume stream",
@@ -131,7 +127,10 @@ fn receive(
             format!("local origin for clone {target} does not exist")
         }
         ReceiveObstacle::NothingToHeal => {
-            "corrective recv must specify an existing snapshot to heal".to_owned()
+            return format!(
+                "cannot open '{target}': dataset does not exist\n\
+                 {what}: corrective recv must specify an existing snapshot to heal"
+            );
         }
         ReceiveObstacle::OtherSnapshot => {
             "local snapshot doesn't match the snapshot in the provided stream".to_owned()
@@ -242,12 +241,20 @@ fn import(refusal: &ImportRefusal, message: &str) -> String {
              Pools on files, and devices that are not below /dev, are found where '-d' says: \
              'zpool import -d DIRECTORY {pool}'."
         ),
+        // By another name it would be found beside itself.
+        ImportObstacle::AlreadyImported if new_name.is_some() => format!(
+            "cannot import '{pool}': no such pool available\n\
+             a pool with that name is already imported"
+        ),
         ImportObstacle::AlreadyImported => format!(
             "{doing}: a pool with that name is already created/imported,\n\
              and no additional pools with that name were found"
         ),
         ImportObstacle::Ambiguous => {
             format!("{doing}: more than one matching pool\nimport by numeric ID instead")
+        }
+        ImportObstacle::NameTaken if new_name.is_some() => {
+            format!("{doing}: pool already exists\nchoose another name")
         }
         ImportObstacle::NameTaken => format!(
             "{doing}: a pool with that name already exists\n\

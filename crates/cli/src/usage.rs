@@ -96,6 +96,7 @@ pub fn forms_of(program: &clap::Command, command: Option<&str>) -> String {
         None => {
             let name = program.get_name();
             let lines: String = all.iter().map(lines).collect();
+            let lines: String = lines.lines().map(folded).collect();
             let names = match name {
                 "zfs" => "\nEach dataset is of the form: pool/[dataset/]*dataset[@name]\n",
                 _ => "",
@@ -106,6 +107,35 @@ pub fn forms_of(program: &clap::Command, command: Option<&str>) -> String {
             )
         }
     }
+}
+
+/// The most characters of a line in the list of all commands, as in OpenZFS.
+const LINE_CHARS: usize = 80;
+
+/// A line, which goes on in another one, farther in, where it is too long.
+fn folded(line: &str) -> String {
+    let mut depth = 0usize;
+    let is_between = |char: char| {
+        match char {
+            '[' | '<' => depth += 1,
+            ']' | '>' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        char == ' ' && depth == 0
+    };
+    let (mut out, mut row) = (String::new(), String::new());
+    for part in line.split(is_between) {
+        if !row.is_empty() && row.len() + 1 + part.len() > LINE_CHARS {
+            out += &row;
+            out.push('\n');
+            row = "\t   ".to_owned();
+        }
+        if !row.is_empty() {
+            row.push(' ');
+        }
+        row += part;
+    }
+    out + &row + "\n"
 }
 
 fn form(program: &clap::Command, name: &str) -> Option<&'static Form> {
@@ -191,6 +221,10 @@ pub fn told(error: &clap::Error, program: &clap::Command, words: &[OsString]) ->
         if (program.get_name(), form.name) == ("zfs", "create") && words.iter().any(of_volume) {
             return Some("missing volume argument".to_owned());
         }
+        // Of one of these without a word nothing is said but how it is used.
+        if form.name.ends_with("space") && words.len() <= 2 {
+            return Some(String::new());
+        }
         let at = match words.len() {
             0..=2 => 0,
             _ => form.missing.len().saturating_sub(many),
@@ -212,10 +246,10 @@ pub fn told(error: &clap::Error, program: &clap::Command, words: &[OsString]) ->
         ErrorKind::ValueValidation => {
             let option = letter_of(&context(ContextKind::InvalidArg));
             match (program.get_name(), option.as_str()) {
-                ("zfs", "-d") => Some(format!(
-                    "{} is not an integer",
-                    context(ContextKind::InvalidValue)
-                )),
+                ("zfs", "-d") => Some(match context(ContextKind::InvalidValue) {
+                    number if number.starts_with('-') => "Depth can not be negative.".to_owned(),
+                    word => format!("{word} is not an integer"),
+                }),
                 _ => std::error::Error::source(error).map(ToString::to_string),
             }
         }
@@ -248,6 +282,10 @@ pub fn told(error: &clap::Error, program: &clap::Command, words: &[OsString]) ->
             let word = context(ContextKind::InvalidArg);
             let letters = word.strip_prefix('-').filter(|letters| !letters.is_empty());
             match letters {
+                _ if command.is_none() => Some(format!("unrecognized command '{word}'")),
+                None if (program.get_name(), name.as_deref()) == ("zpool", Some("set")) => {
+                    Some("too many pool names".to_owned())
+                }
                 None if name.as_deref() == Some("change-key") => {
                     Some("Too many arguments".to_owned())
                 }
@@ -261,7 +299,12 @@ pub fn told(error: &clap::Error, program: &clap::Command, words: &[OsString]) ->
         ErrorKind::InvalidValue if context(ContextKind::InvalidValue).is_empty() => {
             let option = letter_of(&context(ContextKind::InvalidArg));
             let letter = option.trim_start_matches('-');
-            Some(format!("missing argument for '{letter}' option"))
+            let form = form.map_or("", |form| form.name);
+            Some(match forms::lacks(program.get_name(), form) {
+                forms::Lacks::Argument => format!("missing argument for '{letter}' option"),
+                forms::Lacks::Option => format!("invalid option '{letter}'"),
+                forms::Lacks::Size => "missing size argument".to_owned(),
+            })
         }
         _ => None,
     };
@@ -272,4 +315,29 @@ pub fn told(error: &clap::Error, program: &clap::Command, words: &[OsString]) ->
         let end = ends.iter().filter_map(|end| text.find(end)).min();
         text[..end.unwrap_or(text.len())].trim_end().to_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn lists_of_commands_have_lines_of_eighty_characters() {
+        let programs = [
+            crate::zfs::Zfs::command().name("zfs"),
+            crate::zpool::Zpool::command().name("zpool"),
+        ];
+        for program in programs {
+            let list = forms_of(&program, None);
+            assert!(list.lines().count() > 30, "{list}");
+            for line in list.lines() {
+                assert!(line.chars().count() <= LINE_CHARS, "{line}");
+            }
+        }
+        let long = format!("\tlist [-{}] [-t a b] <c d> e", "x".repeat(55));
+        let expected = long.replace(" e", "\n\t    e\n");
+        assert_eq!(folded(&long), expected);
+        assert_eq!(folded("\tlist [a] b"), "\tlist [a] b\n");
+    }
 }

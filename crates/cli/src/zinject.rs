@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use api::{
     InjectAdd, InjectCancel, InjectCommand, InjectError, InjectFault, InjectIo, InjectRegion,
-    InjectState, Source, ZfsList, ZfsMount, ZfsMountList, ZfsMounted, ZfsUnmount,
+    InjectState, InjectTune, Source, ZfsList, ZfsMount, ZfsMountList, ZfsMounted, ZfsUnmount,
 };
 use clap::Parser;
 use format::ObjectType;
@@ -93,6 +93,10 @@ pub struct Zinject {
     /// Which operations: read, write, free, claim, flush, trim, all, probe
     #[arg(short = 'T', value_name = "IOTYPE")]
     io: Option<String>,
+    /// Set a tunable of OpenZFS for all pools: zfs_scan_suspend_progress=1 has scrubs, resilvers
+    /// and rebuilds wait, zfs_removal_suspend_progress=1 removals (not in OpenZFS)
+    #[arg(long, value_name = "NAME=VALUE")]
+    tune: Option<String>,
     /// Unload the pool (refused)
     #[arg(short = 'u')]
     unload: bool,
@@ -213,6 +217,17 @@ impl Zinject {
         if self.is_bare() {
             return list(client);
         }
+        if let Some(tune) = &self.tune {
+            let Some((name, value)) = tune.split_once('=') else {
+                bail_usage!("'{tune}' is not NAME=VALUE");
+            };
+            let value = value
+                .parse()
+                .with_context(|| format!("'{value}' is no number"))?;
+            let name = name.to_owned();
+            client.call(&InjectTune { name, value })?;
+            return Ok(());
+        }
         if let Some(id) = &self.cancel {
             return self.cancel(client, id);
         }
@@ -287,6 +302,7 @@ impl Zinject {
             &self.seconds,
             &self.kind,
             &self.io,
+            &self.tune,
         ];
         let flags = [
             self.flush,

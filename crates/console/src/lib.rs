@@ -15,34 +15,55 @@ include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 pub struct File {
     /// What it is, as HTTP says it.
     pub content_type: &'static str,
-    /// Another one for other contents (RFC 9110, section 8.8.3), with its quotes.
-    pub etag: String,
+    /// Another one for other contents.
+    pub hash: String,
     /// The name has a hash of what is in it, so what is there under it never changes.
     pub is_hashed: bool,
     /// What is in it.
     pub bytes: &'static [u8],
+    /// The same, compressed with Brotli (RFC 7932), where it is smaller so.
+    pub brotli: Option<&'static [u8]>,
+    /// The same, compressed with gzip (RFC 1952), where it is smaller so.
+    pub gzip: Option<&'static [u8]>,
 }
 
 static FILES: LazyLock<HashMap<&'static str, File>> = LazyLock::new(|| {
-    let files = EMBEDDED
-        .iter()
-        .map(|(path, bytes)| (*path, describe(path, bytes)));
+    let all: HashMap<&str, &[u8]> = EMBEDDED.iter().copied().collect();
+    let is_smaller = |path: &str| {
+        let of = COMPRESSED.iter().find_map(|end| path.strip_suffix(end));
+        of.is_some_and(|of| all.contains_key(of))
+    };
+    let files = EMBEDDED.iter().filter(|(path, _)| !is_smaller(path));
+    let files = files.map(|(path, bytes)| {
+        let [brotli, gzip] = COMPRESSED.map(|end| all.get(&*format!("{path}{end}")).copied());
+        let file = File {
+            brotli,
+            gzip,
+            ..describe(path, bytes)
+        };
+        (*path, file)
+    });
     files.collect()
 });
+
+/// What `npm run build` appends to the names of files that it compressed.
+const COMPRESSED: [&str; 2] = [".br", ".gz"];
 
 fn describe(path: &str, bytes: &'static [u8]) -> File {
     use std::fmt::Write;
     let hash = Sha256::digest(bytes);
-    let etag = hash[..16].iter().fold(String::from("\""), |mut out, byte| {
+    let hash = hash[..16].iter().fold(String::new(), |mut out, byte| {
         let _ = write!(out, "{byte:02x}");
         out
     });
     File {
         content_type: content_type(path),
-        etag: etag + "\"",
+        hash,
         // Vite puts what it names so there.
         is_hashed: path.starts_with("assets/"),
         bytes,
+        brotli: None,
+        gzip: None,
     }
 }
 
@@ -91,9 +112,14 @@ mod tests {
         ] {
             assert!(file(path).is_none(), "{path}");
         }
+        for (path, file) in FILES.iter() {
+            assert!(!COMPRESSED.iter().any(|end| path.ends_with(end)), "{path}");
+            let mut smaller = [file.brotli, file.gzip].into_iter().flatten();
+            assert!(smaller.all(|bytes| bytes.len() < file.bytes.len()));
+        }
         let one = describe("assets/index-4f3a.js", b"one");
         assert!(one.is_hashed && one.content_type.starts_with("text/javascript"));
-        assert_ne!(one.etag, describe("assets/index-4f3a.js", b"other").etag);
+        assert_ne!(one.hash, describe("assets/index-4f3a.js", b"other").hash);
         assert!(!describe("index.html", b"").is_hashed);
     }
 }

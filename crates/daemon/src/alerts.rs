@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ::alerts::{Book, Kept, Known, Message, Outbox, Problem, SettingsError, name_of};
+use ::alerts::{Book, Kept, Known, Message, Outbox, Problem, SettingsError, name_of, words};
 use api::{
     Alert, AlertFact, AlertListReply, AlertRule, AlertSettings, AlertSettingsReply,
-    AlertSettingsSet, AlertSeverity, AlertTestReply, DiskState, Empty, Event, EventKind, EventPool,
-    Failure, FailureKind, PoolStatusReport, ScanFunction, StatePart, UpsCondition,
+    AlertSettingsSet, AlertSeverity, AlertTestReply, DiskState, Empty, Event, EventAlert,
+    EventKind, EventPool, Failure, FailureKind, PoolStatusReport, ScanFunction, StatePart,
+    UpsCondition,
 };
 use chrono::{Datelike, Days, Local, NaiveTime};
 use parking_lot::Mutex;
@@ -130,7 +131,8 @@ impl Alerts {
         self.state.lock().kept.settings().clone()
     }
 
-    /// Takes in how pools and disks are, what else stands, and what happened.
+    /// Takes in how pools and disks are, what else stands, and what happened; what to tell of it
+    /// those who look. `console` is where the console is.
     fn take_in(
         &self,
         pools: &[PoolStatusReport],
@@ -138,9 +140,10 @@ impl Alerts {
         others: &[Alert],
         happened: &[Alert],
         destroyed: &[api::Guid],
-    ) {
+        console: Option<&str>,
+    ) -> Vec<EventKind> {
         let now_s = now_s();
-        let is_new = {
+        let (is_new, changed) = {
             let State {
                 kept,
                 book,
@@ -151,8 +154,9 @@ impl Alerts {
             let settings = kept.settings();
             let before = book.clone();
             book.forget_pools(destroyed);
+            book.see(disks);
             let is_told = |alert: &&Alert| !settings.off.contains(&alert.rule);
-            let found = pools
+            let mut found: Vec<Alert> = pools
                 .iter()
                 .flat_map(|pool| ::alerts::found_in(pool, settings, |alert| before.stands(alert)))
                 .chain(disks.iter().flat_map(|disk| {
@@ -160,6 +164,7 @@ impl Alerts {
                 }))
                 .chain(others.iter().filter(is_told).cloned())
                 .collect();
+            book.name_disks(&mut found);
             let guids = pools.iter().map(|pool| pool.guid);
             let known = Known {
                 pools: guids
@@ -177,9 +182,14 @@ impl Alerts {
             messages.extend(
                 notices.filter_map(|alert| Book::notice(&self.host, alert, settings, now_s)),
             );
+            for message in &mut messages {
+                if let (Some(console), Some(alert)) = (console, &message.alert) {
+                    message.text += &format!("{console}{}\n", words::page(alert));
+                }
+            }
             if book.is_report_due(settings, monday_s(), now_s) {
                 let standing = book.list();
-                messages.push(::alerts::words::report(&self.host, pools, &standing, now_s));
+                messages.push(words::report(&self.host, pools, &standing, now_s));
             }
             // Told before it is known to be told: after a crash in between it is told again.
             let stored = outbox.add(&kept.channels(), &messages);
@@ -195,11 +205,15 @@ impl Alerts {
             for message in &messages {
                 tracing::info!(subject = message.subject, "an alert");
             }
-            !messages.is_empty()
+            (!messages.is_empty(), book.changes(&before))
         };
         if is_new {
             self.waiting.notify_one();
         }
+        let (raised, over) = changed;
+        let raised = raised.iter().map(|one| EventKind::AlertRaised(told(one)));
+        let over = over.iter().map(|one| EventKind::AlertOver(told(one)));
+        over.chain(raised).collect()
     }
 
     /// Sends what is due; when the next one is.
@@ -292,7 +306,18 @@ async fn look(weak: Weak<Service>) {
         let happened_now = std::mem::take(&mut happened);
         let destroyed_now = std::mem::take(&mut destroyed);
         let alerts = &service.alerts;
-        alerts.take_in(&pools, &disks, &others, &happened_now, &destroyed_now);
+        let console = service.web.link().url;
+        let news = alerts.take_in(
+            &pools,
+            &disks,
+            &others,
+            &happened_now,
+            &destroyed_now,
+            console.as_deref(),
+        );
+        for one in news {
+            service.serving.events.tell(one);
+        }
         drop(service);
         let mut until = tokio::time::Instant::now() + LOOK_EVERY;
         loop {
@@ -305,7 +330,11 @@ async fn look(weak: Weak<Service>) {
                 () = tokio::time::sleep_until(until) => break,
             };
             let Some(event) = event else { return };
-            if event.kind.job().is_some() {
+            let is_own = matches!(
+                event.kind,
+                EventKind::AlertRaised(_) | EventKind::AlertOver(_)
+            );
+            if is_own || event.kind.job().is_some() {
                 continue;
             }
             until = until.min(tokio::time::Instant::now() + SETTLES_WITHIN);
@@ -364,6 +393,7 @@ fn files_in_trouble(service: &Service) -> Vec<Alert> {
             StatePart::IscsiSecrets,
             service.serving.volumes.secrets.problem(),
         ),
+        (StatePart::People, service.serving.people.problem()),
         (StatePart::Users, service.web.people_problem()),
         (StatePart::Certificate, service.web.certificate_problem()),
         (StatePart::Lights, service.disks.drives.book_problem()),
@@ -426,6 +456,25 @@ fn happened_in(service: &Service, event: &Event) -> Option<Alert> {
     })
 }
 
+/// An alert for who may only look: what the other side of a replication said is not for them.
+fn hushed(alert: &mut Alert) {
+    if let AlertFact::ReplicationLate { why, .. } = &mut alert.fact {
+        *why = None;
+    }
+}
+
+/// An alert as events tell of it.
+fn told(alert: &Alert) -> EventAlert {
+    let mut alert = alert.clone();
+    hushed(&mut alert);
+    EventAlert {
+        says: words::sentence(&alert),
+        rule: alert.rule,
+        severity: alert.severity,
+        pool: alert.pool,
+    }
+}
+
 /// `millpond alerts`.
 pub(crate) fn list(alerts: &Alerts, may_change: bool) -> AlertListReply {
     let mut reply = {
@@ -435,11 +484,11 @@ pub(crate) fn list(alerts: &Alerts, may_change: bool) -> AlertListReply {
             waiting: state.outbox.list(),
         }
     };
-    for one in reply.alerts.iter_mut().filter(|_| !may_change) {
-        // What the other side said is not for everybody.
-        if let AlertFact::ReplicationLate { why, .. } = &mut one.alert.fact {
-            *why = None;
+    for one in &mut reply.alerts {
+        if !may_change {
+            hushed(&mut one.alert);
         }
+        one.says = words::sentence(&one.alert);
     }
     reply
 }
@@ -538,7 +587,8 @@ mod tests {
                 .kept
                 .change(call.clone())
                 .expect("stored");
-            alerts.take_in(&[], &[], std::slice::from_ref(&lost), &[], &[]);
+            let news = alerts.take_in(&[], &[], std::slice::from_ref(&lost), &[], &[], None);
+            assert_eq!(news, [EventKind::AlertRaised(told(&lost))]);
             let waiting = alerts.state.lock().outbox.list();
             assert_eq!(waiting.len(), 1, "{damaged}");
             let path = directory.path().join(damaged);
@@ -549,7 +599,7 @@ mod tests {
             assert!(unread.len() == 1 && unread[0].path == path, "{unread:?}");
             let own = unread[0].clone().alert(StatePart::Alerts);
             let before: Vec<_> = files(directory.path());
-            alerts.take_in(&[], &[], &[lost.clone(), own.clone()], &[], &[]);
+            alerts.take_in(&[], &[], &[lost.clone(), own.clone()], &[], &[], None);
             let mut state = alerts.state.lock();
             let stands: Vec<Alert> = state.book.list().into_iter().map(|one| one.alert).collect();
             assert!(

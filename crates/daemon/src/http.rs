@@ -21,24 +21,24 @@ use api::{
     AuditEntry, AuditList, BenchCompare, BenchGet, BenchList, BenchLook, BenchProfiles,
     BenchProgress, BenchRemove, BenchRun, CacheGet, Call, CertificateRenew, CertificateSet,
     CertificateStatus, ConsoleLink, DiskLightsTest, DiskList, DiskLocate, DiskOverview, DiskPower,
-    DiskShow, DiskTest, EVENTS_PATH, Empty, FILE_DOWNLOAD_PATH, Failure, FailureKind, FileList,
-    FileRestore, HostBuses, InjectAdd, InjectCancel, InjectList, IscsiSecretList,
-    IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList, JobResult,
-    METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange, ReplicationCreate,
-    ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun, ReportGet, ReportList,
-    STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause, ScheduleRemove, ScheduleRun,
-    ScheduleSet, ServerInfo, ServerMemory, ServerStop, ShareList, SmbUserAdd, SmbUserList,
-    SmbUserPassword, SmbUserRemove, UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow,
-    ZfsAllowList, ZfsBookmark, ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold,
-    ZfsHolds, ZfsInherit, ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProgram,
-    ZfsProject, ZfsPromote, ZfsReceive, ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename,
-    ZfsRewrite, ZfsRollback, ZfsSend, ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace,
-    ZfsUnloadKey, ZfsUnmount, ZfsUnshare, ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint,
-    ZpoolClear, ZpoolCreate, ZpoolDdtPrune, ZpoolDestroy, ZpoolDetach, ZpoolEvents,
-    ZpoolEventsClear, ZpoolExport, ZpoolFreeze, ZpoolHistory, ZpoolImport, ZpoolInitialize,
-    ZpoolLabelClear, ZpoolList, ZpoolOffline, ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove,
-    ZpoolReopen, ZpoolResilver, ZpoolScanCost, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus,
-    ZpoolSync, ZpoolTrim, ZpoolUpgrade, may_hold_secrets,
+    DiskShow, DiskTest, EVENTS_PATH, Empty, EventHistory, FILE_DOWNLOAD_PATH, Failure, FailureKind,
+    FileList, FileRestore, HostBuses, InjectAdd, InjectCancel, InjectList, InjectTune,
+    IscsiSecretList, IscsiSecretRemove, IscsiSecretSet, JobCancel, JobGet, JobKind, JobList,
+    JobResult, METRICS_PATH, OPENAPI_PATH, PlanAsk, PlanDedup, PlanLog, ReplicationChange,
+    ReplicationCreate, ReplicationList, ReplicationPause, ReplicationRemove, ReplicationRun,
+    ReportGet, ReportList, STREAM_JOB_HEADER, STREAM_PROTOCOL, ScheduleList, SchedulePause,
+    ScheduleRemove, ScheduleRun, ScheduleSet, ServerInfo, ServerMemory, ServerStop, ShareList,
+    UpsStatus, UserAdd, UserChange, UserList, UserRemove, ZfsAllow, ZfsAllowList, ZfsBookmark,
+    ZfsChangeKey, ZfsClone, ZfsCreate, ZfsDestroy, ZfsDiff, ZfsHold, ZfsHolds, ZfsInherit, ZfsKeys,
+    ZfsList, ZfsLoadKey, ZfsMount, ZfsMountList, ZfsProgram, ZfsProject, ZfsPromote, ZfsReceive,
+    ZfsReceiveAbort, ZfsRedact, ZfsRelease, ZfsRename, ZfsRewrite, ZfsRollback, ZfsSend,
+    ZfsSendPlan, ZfsSet, ZfsShare, ZfsSnapshot, ZfsSpace, ZfsUnloadKey, ZfsUnmount, ZfsUnshare,
+    ZfsWait, ZpoolAdd, ZpoolAttach, ZpoolCheckpoint, ZpoolClear, ZpoolCreate, ZpoolDdtPrune,
+    ZpoolDestroy, ZpoolDetach, ZpoolEvents, ZpoolEventsClear, ZpoolExport, ZpoolFreeze,
+    ZpoolHistory, ZpoolImport, ZpoolInitialize, ZpoolLabelClear, ZpoolList, ZpoolOffline,
+    ZpoolOnline, ZpoolPrefetch, ZpoolReguid, ZpoolRemove, ZpoolReopen, ZpoolResilver,
+    ZpoolScanCost, ZpoolScrub, ZpoolSet, ZpoolSplit, ZpoolStatus, ZpoolSync, ZpoolTrim,
+    ZpoolUpgrade, may_hold_secrets,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Query, Request};
@@ -61,19 +61,23 @@ use tokio::task::{JoinError, JoinHandle};
 use web::caller::{Caller, Door, may_all};
 
 use crate::service::Service;
-use crate::{DaemonError, alerts, download, ups};
+use crate::{DaemonError, alerts, download, history, ups};
 use automation::{replicate, schedules};
+use dataset::Limited;
 use service::events::Wanted;
 use service::jobs::{Asker, Jobs, Work};
 use telemetry::{figures, metrics};
 use verbs::create::Maker;
+use verbs::permissions::credentials;
 use verbs::{
     activity, create, destroy, diff, files, import, inject, keys, owners, permissions, planning,
     program, properties, receive, redact, reopen, replica, rewrite, scrub, send, snapshots, split,
     topology, upgrade, usage, vdevs, zfs, zpool,
 };
-use web::message::{end_after_secrets, refuse, understand};
+use web::message::{end_after_secrets, never_compress, refuse, understand};
 use web::{Bounded, about};
+
+mod accounts;
 
 /// How often it is looked whether a reader of events may still read them.
 const STILL_CURRENT: Duration = Duration::from_secs(15);
@@ -238,6 +242,7 @@ fn requests(service: Arc<Service>) -> Router {
         })
         .on(|serving, _: InjectList| async move { inject::list(&serving.pools) })
         .on(|serving, call: InjectCancel| async move { inject::cancel(&serving.pools, &call) })
+        .on(|serving, call: InjectTune| async move { inject::tune(&serving.pools, &call) })
         .on(|serving, call: ZpoolSplit| async move { split::zpool_split(&serving, &call).await })
         .on(|serving, call: ZpoolReopen| async move { reopen::zpool_reopen(&serving, &call).await })
         .on(|serving, call: ZpoolResilver| async move {
@@ -407,10 +412,7 @@ fn requests(service: Arc<Service>) -> Router {
             files::restore(&serving, &call, &work).await
         })
         .on(|serving, _: ShareList| async move { Ok(serving.share_list().await) })
-        .on(|serving, call: SmbUserAdd| async move { serving.smb.user_add(call).await })
-        .on(|serving, call: SmbUserPassword| async move { serving.smb.user_password(call).await })
-        .on(|serving, call: SmbUserList| async move { serving.smb.user_list(&call).await })
-        .on(|serving, call: SmbUserRemove| async move { serving.smb.user_remove(call).await })
+        .accounts()
         .on(|serving, _: ZfsMountList| async move { Ok(serving.mounts.list()) })
         .with(&service.bench)
         .on(|bench, _: BenchProfiles| async move { Ok(bench.profiles()) })
@@ -491,6 +493,10 @@ fn requests(service: Arc<Service>) -> Router {
         .on(|alerts, _: AlertSettingsGet| async move { alerts::settings(&alerts) })
         .on(|alerts, call: AlertSettingsSet| async move { alerts::set_settings(&alerts, call) })
         .on(|alerts, _: AlertTest| async move { alerts::test(&alerts).await })
+        .with(&service.history)
+        .on_behalf(|history, caller, call: EventHistory| async move {
+            Ok(history::list(&history, &call, caller.may_change()))
+        })
         .with(&service.figures)
         .on_behalf(|figures, caller, _: ReportList| async move {
             Ok(figures::list(&figures, caller.may_change()))
@@ -566,6 +572,9 @@ impl<P: Send + Sync + 'static> Routes<P> {
         if may_hold_secrets::<C>() {
             answer = answer.layer(map_response(end_after_secrets));
         }
+        if may_hold_secrets::<C::Reply>() {
+            answer = answer.layer(map_response(never_compress));
+        }
         Self {
             router: self.router.route(C::PATH, answer),
             ..self
@@ -591,13 +600,14 @@ impl<P: Send + Sync + 'static> Routes<P> {
     {
         let (service, parts) = (Arc::clone(&self.service), Arc::clone(&self.parts));
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, body: Body| async move {
+            // A request counts from before it is read.
+            let place = caller.place().await;
             let (call, record): (C, _) = match admit(&service, &caller, body).await {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
-            let place = caller.place().await;
             let work = async move {
-                let asks = caller.ids().map(|(uid, _)| uid);
+                let asks = caller.ids();
                 let outcome = work_for(asks, handler(parts, caller, call)).await;
                 drop(place);
                 record.write(outcome.as_ref().err()).await;
@@ -621,6 +631,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
     {
         let (service, parts) = (Arc::clone(&self.service), Arc::clone(&self.parts));
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>, body: Body| async move {
+            let place = caller.place().await;
             let (call, record): (C, _) = match admit(&service, &caller, body).await {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
@@ -628,9 +639,8 @@ impl<P: Send + Sync + 'static> Routes<P> {
             // Dropped with this future, which ends with its connection.
             let left = Left(Arc::default());
             let has_left = Arc::clone(&left.0);
-            let place = caller.place().await;
             let working = tokio::spawn(async move {
-                let asks = caller.ids().map(|(uid, _)| uid);
+                let asks = caller.ids();
                 let outcome = work_for(asks, handler(parts, call, has_left)).await;
                 drop(place);
                 record.write(outcome.as_ref().err()).await;
@@ -653,7 +663,11 @@ impl<P: Send + Sync + 'static> Routes<P> {
         let answer = move |ConnectInfo(caller): ConnectInfo<Caller>,
                            headers: HeaderMap,
                            body: Body| async move {
-            let (call, record): (C, _) = match admit(&service, &caller, body).await {
+            // A request counts while it is read, and a job does not.
+            let place = caller.place().await;
+            let admitted = admit(&service, &caller, body).await;
+            drop(place);
+            let (call, record): (C, _) = match admitted {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
             };
@@ -672,14 +686,14 @@ impl<P: Send + Sync + 'static> Routes<P> {
                 .begin(kind, call.pool(), None, can_cancel);
             let work = Arc::new(work);
             let id = work.id();
-            let uid = caller.ids().map(|(uid, _)| uid);
+            let asks = caller.ids();
             work.asked_by(asker(&caller));
             let jobs = Arc::clone(&service.serving.jobs);
             let mut working = tokio::spawn(async move {
                 // Who has left counts until the job is done.
                 let _caller = caller;
                 let working = handler(parts, call, Arc::clone(&work));
-                let outcome = work_for(uid, working).await;
+                let outcome = work_for(asks, working).await;
                 let reply = outcome.as_ref().map_err(Clone::clone).and_then(|reply| {
                     serde_json::to_value(reply)
                         .map_err(|error| Failure::new(FailureKind::Other, error.to_string()))
@@ -717,6 +731,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
             let wants = request.headers().get(UPGRADE);
             let is_switch = wants.is_some_and(|wants| wants == STREAM_PROTOCOL);
             let body = request.into_body();
+            let place = caller.place().await;
             let (call, record): (C, _) = match admit(&service, &caller, body).await {
                 Ok(admitted) => admitted,
                 Err(failure) => return refuse(failure),
@@ -725,11 +740,10 @@ impl<P: Send + Sync + 'static> Routes<P> {
                 let message = format!("the request must switch to '{STREAM_PROTOCOL}'");
                 return refuse(Failure::new(FailureKind::Invalid, message));
             }
-            let place = caller.place().await;
             let work = service.serving.jobs.begin(kind, call.pool(), None, true);
             let work = Arc::new(work);
             let id = work.id();
-            let uid = caller.ids().map(|(uid, _)| uid);
+            let asks = caller.ids();
             work.asked_by(asker(&caller));
             let is_local = caller.is_local();
             tokio::spawn(async move {
@@ -738,7 +752,7 @@ impl<P: Send + Sync + 'static> Routes<P> {
                     Ok(connection) => {
                         let connection = Bounded::new(TokioIo::new(connection), is_local);
                         let working = handler(parts, call, connection, Arc::clone(&work));
-                        work_for(uid, working).await
+                        work_for(asks, working).await
                     }
                     Err(error) => Err(Failure::new(
                         FailureKind::Canceled,
@@ -918,11 +932,16 @@ impl Record {
     }
 }
 
-/// Works at a request of the user with this number. Limits on filesystems and snapshots do not bind
-/// who may do everything.
-async fn work_for<T>(uid: Option<u32>, work: impl Future<Output = T>) -> T {
-    let work = dataset::lift_limits(uid.is_some_and(may_all), work);
-    service::asking::work_for(uid, work).await
+/// Works at a request of the user with these numbers. Limits on filesystems and snapshots do not
+/// bind who may do everything, or who may change them.
+async fn work_for<T>(asks: Option<(u32, u32)>, work: impl Future<Output = T>) -> T {
+    let limited = match asks {
+        None => Limited::ByAll,
+        Some((uid, _)) if may_all(uid) => Limited::ByNone,
+        Some((uid, gid)) => Limited::ByOthers(Arc::new(credentials(uid, gid))),
+    };
+    let work = dataset::with_limits(limited, work);
+    service::asking::work_for(asks.map(|(uid, _)| uid), work).await
 }
 
 /// Reads a request, and refuses what a caller may not ask, which is put on record.

@@ -14,11 +14,12 @@
 //! `iscsi-secrets.json` (for CHAP),
 //! `share-names.json` (whose the names of shares are: `serving::owners`), `alerts*.json` (crate
 //! `alerts`), `lights.json` and `smart/` (crate `drives`), `figures/` (crate `series`),
-//! `people.json` (users and API keys), `audit.jsonl` (the record of changes),
-//! `https-certificate.pem` and `https-key.pem`, `certificate.json` and `acme-*.json` (crate `web`),
-//! `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as files), and for `millpond up`
-//! `disks/` and `mnt/` of the default pool. All of it is its user's alone. Where that is root,
-//! others pass through to the socket, to `zvol/` and to `mnt/`, which have modes of their own.
+//! `history.jsonl` (what has happened), `people.json` (users and API keys), `audit.jsonl` (the
+//! record of changes), `https-certificate.pem` and `https-key.pem`, `certificate.json` and
+//! `acme-*.json` (crate `web`), `smb/` (all that Samba keeps, with its users), `zvol/` (volumes as
+//! files), and for `millpond up` `disks/` and `mnt/` of the default pool. All of it is its user's
+//! alone. Where that is root, others pass through to the socket, to `zvol/` and to `mnt/`, which
+//! have modes of their own.
 //!
 //! A crash leaves the pools as a power cut would: each is at its last synced transaction group,
 //! and the next import replays the intent logs.
@@ -30,6 +31,7 @@ mod beside;
 mod default_pool;
 mod download;
 mod error;
+mod history;
 mod http;
 mod pressure;
 mod service;
@@ -100,6 +102,8 @@ pub struct Options {
     /// How much more than a cache device is about to overwrite is trimmed, in hundredths of that
     /// but 64 MiB at least; 0: nothing is.
     pub cache_trim_ahead_percent: u32,
+    /// Whether hot spares stand in only by `zpool replace`, not by themselves.
+    pub spares_by_hand: bool,
     /// Whether faults may be injected into its pools.
     pub inject: bool,
     /// The UPS that the power comes from.
@@ -234,6 +238,9 @@ async fn serve(
     let pools = Arc::downgrade(&service.serving.pools);
     tokio::spawn(pressure::follow(pools, Arc::new(uses)));
     service.serving.volumes.take_away_dead_directory().await;
+    // Before anything is shared: who is in a group is looked up as somebody logs in.
+    let serving = &service.serving;
+    serving.people.begin(&*serving.smb).await;
     // The API answers once the pools are there: a first 'zpool list' must not miss them.
     match default_pool.is_none() && ups::is_empty_at_start(&service.ups).await {
         true => service.expect_power(),
@@ -244,6 +251,7 @@ async fn serve(
         None => Ok(None),
     };
     service.serving.nfs.begin().await;
+    history::begin(&service.history, &service.serving.events);
     alerts::begin(&service);
     disks::begin(&service.disks);
     telemetry::figures::begin(&service.figures, &service.serving);

@@ -17,6 +17,7 @@ use serve_iscsi::Limits;
 use tokio::sync::{Notify, watch};
 
 use crate::alerts::Alerts;
+use crate::history::History;
 use crate::ups::Ups;
 use crate::{DaemonError, Options};
 use automation::Automation;
@@ -30,6 +31,7 @@ use serving::Serving;
 use serving::mounts::Mounts;
 use serving::nfs::Nfs;
 use serving::owners::Owners;
+use serving::people::People;
 use serving::secrets::Secrets;
 use serving::shares::Withheld;
 use serving::smb::Smb;
@@ -57,6 +59,7 @@ const LAST_SYNC: Duration = Duration::from_secs(30);
 pub(crate) struct Service {
     pub(crate) serving: Arc<Serving>,
     pub(crate) alerts: Arc<Alerts>,
+    pub(crate) history: Arc<History>,
     pub(crate) disks: Arc<Parts>,
     pub(crate) automation: Arc<Automation>,
     pub(crate) figures: Arc<Figures>,
@@ -108,7 +111,12 @@ impl Service {
             rounds_a_day_percent: options.cache_wear_percent,
             trim_ahead_percent: options.cache_trim_ahead_percent,
         };
-        let pools = Arc::new(Pools::new(&state, cache_bytes, cache_devices));
+        let pools = Arc::new(Pools::new(
+            &state,
+            cache_bytes,
+            cache_devices,
+            options.spares_by_hand,
+        ));
         if options.inject {
             tracing::warn!("faults may be injected into the pools of this server");
             pools.injections.allow();
@@ -142,8 +150,9 @@ impl Service {
                 options.smb,
                 options.insecure,
             ),
+            people: People::load(state.directory()),
             withheld: Withheld::default(),
-            host,
+            host: host_identity,
             mounts: Mounts::default(),
             volumes,
             nfs,
@@ -164,6 +173,7 @@ impl Service {
             serving,
             web,
             alerts,
+            history: History::load(state.directory()),
             figures: Figures::load(state.directory()),
             looks: Looks::default(),
             ups: Ups::new(options.ups.clone()),

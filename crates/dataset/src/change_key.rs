@@ -220,7 +220,7 @@ impl Keys<'_> {
         }
         Err(wrong_kind(
             target.full_name(&self.dsl.pool_name()),
-            "its encryption root is not that of its origin",
+            "cannot promote dataset outside its encryption root",
         ))
     }
 
@@ -329,7 +329,7 @@ impl ChangeKeyTask {
                 if !is_root {
                     return Err(wrong_kind(
                         self.name.as_str(),
-                        "Key inheriting can only be performed on encryption roots",
+                        "Key inheritting can only be performed on encryption roots",
                     ));
                 }
                 let Some(parent) = dir.parent() else {

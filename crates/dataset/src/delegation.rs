@@ -23,6 +23,7 @@ use object::{SyncContext, Zap, ZapOptions};
 use zio::Tx;
 
 use crate::DatasetError;
+use crate::credentials::Credentials;
 use crate::dsl::DslPool;
 use crate::props::find;
 use crate::state::Dir;
@@ -173,15 +174,6 @@ pub struct GrantChange {
     pub permissions: Option<Vec<String>>,
 }
 
-/// Who asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// User.
-    pub uid: u64,
-    /// Groups.
-    pub gids: Vec<u64>,
-}
-
 /// Delegated permissions: [`DslPool::delegation`].
 #[derive(Clone, Copy)]
 pub struct Delegation<'a> {
@@ -313,14 +305,11 @@ impl Delegation<'_> {
         who: &Credentials,
     ) -> Result<bool, DatasetError> {
         let _config = self.dsl.config.read().await;
-        if !self.is_on().await? {
-            return Ok(false);
-        }
         let mut is_local = !name.contains(['@', '#']);
         let mut head = name.split(['@', '#']).next().unwrap_or(name);
-        let mut at = loop {
+        let dir = loop {
             match self.dsl.directories().resolve_dir(head).await {
-                Ok(dir) => break Some(dir),
+                Ok(dir) => break dir,
                 Err(DatasetError::NotFound { .. }) => match head.rsplit_once('/') {
                     Some((above, _)) => (head, is_local) = (above, false),
                     None => return Ok(false),
@@ -328,6 +317,34 @@ impl Delegation<'_> {
                 Err(error) => return Err(error),
             }
         };
+        self.allows_from(dir, is_local, permission, who).await
+    }
+
+    /// Whether somebody has a permission on a dataset, for who has the configuration's lock or
+    /// changes it.
+    pub(crate) async fn allows_at(
+        &self,
+        dir: &Arc<Dir>,
+        permission: &str,
+        who: &Credentials,
+    ) -> Result<bool, DatasetError> {
+        self.allows_from(Arc::clone(dir), true, permission, who)
+            .await
+    }
+
+    /// Whether somebody has a permission by what is said here, for the dataset itself if that is
+    /// local, or above.
+    async fn allows_from(
+        &self,
+        dir: Arc<Dir>,
+        mut is_local: bool,
+        permission: &str,
+        who: &Credentials,
+    ) -> Result<bool, DatasetError> {
+        if !self.is_on().await? {
+            return Ok(false);
+        }
+        let mut at = Some(dir);
         // Sets that somebody has, and whether one level has said already what is in them.
         let mut sets = BTreeMap::new();
         while let Some(dir) = at {

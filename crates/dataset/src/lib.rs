@@ -57,6 +57,7 @@ mod change;
 mod change_key;
 mod check;
 mod create;
+mod credentials;
 mod crypto;
 mod damage;
 mod dataset;
@@ -119,12 +120,11 @@ pub use check::{
     check_setting,
 };
 pub use create::{CreateParams, ObjsetInit};
+pub use credentials::Credentials;
 pub use crypto::{KeyFormat, KeyInfo, Keys};
 pub use damage::{Damage, DamagedIn, block_of};
 pub use dataset::Dataset;
-pub use delegation::{
-    Credentials, Delegation, Grant, GrantChange, Grantee, Grants, permission_name,
-};
+pub use delegation::{Delegation, Grant, GrantChange, Grantee, Grants, permission_name};
 pub use destroy::Destroyer;
 pub use directories::Directories;
 pub use dsl::{DslEnvironment, DslPool};
@@ -151,6 +151,6 @@ pub use stored::Properties;
 pub use task::{DslHooks, HistoryEvent, NoHooks, SpaceCheck, SyncTask};
 pub use tasks::Tasks;
 pub use token::ResumeToken;
-pub use unbound::lift_limits;
+pub use unbound::{Limited, with_limits};
 pub use version::OLDEST_WRITTEN;
 pub use write::Syncer;

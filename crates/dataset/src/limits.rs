@@ -15,7 +15,7 @@ use crate::DatasetError;
 use crate::dsl::DslPool;
 use crate::features::guid;
 use crate::state::Dir;
-use crate::unbound::are_lifted;
+use crate::unbound::{Limited, limited};
 
 /// Limits on filesystems and snapshots: [`DslPool::limits`].
 #[derive(Clone, Copy)]
@@ -131,8 +131,8 @@ impl Limits<'_> {
         })
     }
 
-    /// Refuses what would exceed a limit here or above (`dsl_fs_ss_limit_check`), unless none binds
-    /// who asks. `below` is where to stop.
+    /// Refuses what would exceed a limit here or above (`dsl_fs_ss_limit_check`) that binds who
+    /// asks. `below` is where to stop.
     pub(crate) async fn check(
         &self,
         dir: &Arc<Dir>,
@@ -140,7 +140,8 @@ impl Limits<'_> {
         which: &str,
         below: Option<&Arc<Dir>>,
     ) -> Result<(), DatasetError> {
-        if are_lifted() {
+        let limited = limited();
+        if limited == Limited::ByNone {
             return Ok(());
         }
         let property = if which == names::directory::FILESYSTEM_COUNT {
@@ -170,7 +171,15 @@ impl Limits<'_> {
                 .own_setting(&dir, property)
                 .await?
                 .unwrap_or(u64::MAX);
-            if count.saturating_add(more) > limit {
+            let is_bound = match &limited {
+                _ if count.saturating_add(more) <= limit => false,
+                Limited::ByOthers(who) => {
+                    let delegation = self.dsl.delegation();
+                    !delegation.allows_at(&dir, property, who).await?
+                }
+                Limited::ByAll | Limited::ByNone => true,
+            };
+            if is_bound {
                 return Err(DatasetError::LimitReached {
                     name: dir.full_name(&self.dsl.pool_name()),
                     property,

@@ -1,7 +1,7 @@
-//! Whom limits on filesystems and snapshots do not bind: root, and who runs the server; not yet
-//! whom `zfs allow` lets change them (`dsl_enforce_ds_ss_limits`, module/zfs/dsl_dir.c). Whoever
-//! works for such a one says so ([`lift_limits`]), and tasks that are queued by that carry it to
-//! the sync loop.
+//! Whom limits on filesystems and snapshots do not bind: root, and who runs the server; and, of a
+//! limit that `zfs allow` lets somebody change, that one (`dsl_enforce_ds_ss_limits`,
+//! module/zfs/dsl_dir.c). Whoever works for somebody says so ([`with_limits`]), and tasks that are
+//! queued by that carry it to the sync loop.
 
 use std::sync::Arc;
 
@@ -9,40 +9,53 @@ use device::BoxFuture;
 use object::SyncContext;
 
 use crate::DatasetError;
+use crate::credentials::Credentials;
 use crate::task::{SpaceCheck, SyncTask};
 
+/// Which limits on filesystems and snapshots bind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Limited {
+    /// All.
+    #[default]
+    ByAll,
+    /// Those that these may not change.
+    ByOthers(Arc<Credentials>),
+    /// None.
+    ByNone,
+}
+
 tokio::task_local! {
-    /// Whether no limit binds whom the task works for.
-    static LIFTED: bool;
+    /// Which limits bind whom the task works for.
+    static LIMITED: Limited;
 }
 
-/// Works for somebody whom limits do not bind, where they are `lifted`.
-pub async fn lift_limits<T>(lifted: bool, work: impl Future<Output = T>) -> T {
-    LIFTED.scope(lifted, work).await
+/// Works for somebody whom these limits bind.
+pub async fn with_limits<T>(limited: Limited, work: impl Future<Output = T>) -> T {
+    LIMITED.scope(limited, work).await
 }
 
-/// Whether no limit binds whom this works for.
-pub(crate) fn are_lifted() -> bool {
-    LIFTED.try_with(|lifted| *lifted).unwrap_or(false)
+/// Which limits bind whom this works for.
+pub(crate) fn limited() -> Limited {
+    LIMITED.try_with(Clone::clone).unwrap_or_default()
 }
 
 /// The task as the sync loop is to run it: for the one who asks for it here.
 pub(crate) fn carried(task: Arc<dyn SyncTask>) -> Arc<dyn SyncTask> {
-    match are_lifted() {
-        true => Arc::new(Unbound(task)),
-        false => task,
+    match limited() {
+        Limited::ByAll => task,
+        limited => Arc::new(Unbound(task, limited)),
     }
 }
 
-/// A task of somebody whom limits do not bind.
-struct Unbound(Arc<dyn SyncTask>);
+/// A task of somebody whom not all limits bind.
+struct Unbound(Arc<dyn SyncTask>, Limited);
 
 impl SyncTask for Unbound {
     fn name(&self) -> &'static str {
         self.0.name()
     }
     fn check<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(lift_limits(true, self.0.check(ctx)))
+        Box::pin(with_limits(self.1.clone(), self.0.check(ctx)))
     }
     fn space_check(&self) -> SpaceCheck {
         self.0.space_check()
@@ -54,6 +67,6 @@ impl SyncTask for Unbound {
         self.0.is_early()
     }
     fn apply<'a>(&'a self, ctx: &'a SyncContext) -> BoxFuture<'a, Result<(), DatasetError>> {
-        Box::pin(lift_limits(true, self.0.apply(ctx)))
+        Box::pin(with_limits(self.1.clone(), self.0.apply(ctx)))
     }
 }

@@ -24,6 +24,20 @@ use crate::znode::{Attribute, Znode, attr, number, parse_dirent, pflags, touched
 pub(crate) const SETTABLE_FLAGS: u64 =
     pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NODUMP | pflags::PROJINHERIT;
 
+/// Flags that programs see and change as attributes of DOS (`ZFS_DOS_FL_USER_VISIBLE`,
+/// include/sys/fs/zfs.h).
+pub const DOS_FLAGS: u64 = pflags::IMMUTABLE
+    | pflags::APPENDONLY
+    | pflags::NOUNLINK
+    | pflags::ARCHIVE
+    | pflags::NODUMP
+    | pflags::SYSTEM
+    | pflags::HIDDEN
+    | pflags::READONLY
+    | pflags::REPARSE
+    | pflags::OFFLINE
+    | pflags::SPARSE;
+
 /// Bits of a record's [`LogAttributes`] (`XAT0_*`, include/sys/xvattr.h), the same in the bitmap of
 /// what is set and in the values, and the flags that they stand for.
 const EXTENDED_FLAGS: [(u32, u64); 15] = [
@@ -56,7 +70,13 @@ fn strips_set_id(before: &Znode, set: &SetAttributes, caller: Caller) -> bool {
 
 /// Fails where the file's flags or list of access forbid the change (`may_setattr`, fs/attr.c).
 /// What the log of a crash says was permitted.
-fn may_set(opening: &Opening, ino: u64, before: &Znode, set: &SetAttributes) -> Result<()> {
+fn may_set(
+    opening: &Opening,
+    ino: u64,
+    before: &Znode,
+    set: &SetAttributes,
+    caller: Caller,
+) -> Result<()> {
     if opening.replaying() {
         return Ok(());
     }
@@ -75,6 +95,15 @@ fn may_set(opening: &Opening, ino: u64, before: &Znode, set: &SetAttributes) -> 
         && (owner_or_mode || times_given || set.size_bytes.is_some())
     {
         return forbidden("it is append-only; change that with chattr");
+    }
+    // As if nobody might write it (`zfs_zaccess_common`, module/os/linux/zfs/zfs_acl.c), which
+    // root does not mind.
+    if set.size_bytes.is_some()
+        && before.flags & pflags::READONLY != 0
+        && !before.is_directory()
+        && caller.uid != 0
+    {
+        return forbidden("it has the attribute READONLY of DOS; take that away first");
     }
     if set.mode.is_some()
         && opening.settings().aclmode == crate::acl::ACLMODE_RESTRICTED
@@ -97,7 +126,7 @@ pub(crate) async fn set_locked(
 ) -> Result<()> {
     let before = node.znode();
     let ino = node.ino;
-    may_set(&files.opening, ino, &before, set)?;
+    may_set(&files.opening, ino, &before, set, caller)?;
     if let Some(size) = set.size_bytes {
         match before.kind() {
             FileKind::Regular => {}
@@ -124,6 +153,12 @@ pub(crate) async fn set_locked(
     if wants_projects && (before.is_old || !files.has_projects()) {
         return Err(FsError::Unsupported {
             what: "a project (feature project_quota)",
+        });
+    }
+    // What OpenZFS finds in a log of such a filesystem it does not replay, nor what is behind it.
+    if set.flags.is_some() && !files.uses_fuids() && !files.opening.replaying() {
+        return Err(FsError::Invalid {
+            what: "files of a filesystem before version 3 have no flags to set; 'zfs upgrade' it",
         });
     }
     // What must be read is read before the txg is held.
@@ -205,11 +240,12 @@ pub(crate) async fn set_locked(
         logged |= LogSetAttributes::MTIME;
     }
     if let Some(flags) = set.flags {
-        // While a log is replayed any flag may come; a user sets Linux's.
+        // While a log is replayed any flag may come; a user sets Linux's, or those of DOS.
         let settable = if files.opening.replaying() {
             u64::MAX
         } else {
-            SETTABLE_FLAGS
+            let among = set.flags_among.unwrap_or(SETTABLE_FLAGS);
+            among & (SETTABLE_FLAGS | DOS_FLAGS)
         };
         znode.flags = znode.flags & !settable | flags & settable;
     }

@@ -374,7 +374,8 @@ pub(crate) async fn free_space(
     if is_kept_by(&files.opening, &node, kept) {
         return Err(FsError::NotPermitted {
             ino: node.ino,
-            what: "it is immutable or append-only; change that with chattr",
+            what: "it is immutable, append-only (change that with chattr), or has the attribute \
+                   READONLY of DOS; take that away first",
         });
     }
     let size = node.znode().size;

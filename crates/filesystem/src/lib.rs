@@ -83,6 +83,7 @@ mod upgrade;
 mod xattr;
 mod znode;
 
+pub use attributes::DOS_FLAGS;
 pub use changes::{By, Change, Changes, Former, Listener, Listening, Origin, Sharing};
 pub use counting::Counting;
 pub use error::{FsError, Result, errno};
@@ -96,7 +97,7 @@ pub use types::{
     RenameMode, SeekTo, SetAttributes, SetTime, Time, Via, XattrMode,
 };
 pub use unlinked::Unlinked;
-pub use xattr::Xattrs;
+pub use xattr::{LISTED_BYTES_MAX, Xattrs};
 pub use znode::pflags;
 
 /// Decodes bytes as lists of access of each kind, and as the attributes of a file (each its number,

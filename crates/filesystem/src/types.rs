@@ -202,6 +202,8 @@ pub struct SetAttributes {
     pub mtime: Option<SetTime>,
     /// Flags of the upper half of `z_pflags` (immutable, append-only, no-dump ...).
     pub flags: Option<u64>,
+    /// Which flags `flags` speaks of, others stay as they are; without it, those that Linux shows.
+    pub flags_among: Option<u64>,
     /// Project.
     pub project: Option<u64>,
     /// Set-id bits go, as a change of owner or of content asks for (those two need not say so).

@@ -55,6 +55,9 @@ const SA_BYTES_MAX: usize = 65535;
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Longest name that Linux passes (`XATTR_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;
+/// Most bytes of names to list for programs ([`Xattrs::names_within`]): four times what Linux
+/// passes (`XATTR_LIST_MAX`), as some may not be for who asks.
+pub const LISTED_BYTES_MAX: usize = 256 << 10;
 
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
@@ -240,10 +243,19 @@ impl Xattrs {
 
     /// Names of extended attributes.
     pub async fn names(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
+        self.names_within(ino, usize::MAX).await
+    }
+
+    /// The same where they are no more than so many bytes, with one behind each: who may set
+    /// attributes may set any number.
+    ///
+    /// # Errors
+    /// [`FsError::AttributeTooBig`] where they are more.
+    pub async fn names_within(&self, ino: u64, limit_bytes: usize) -> Result<Vec<Vec<u8>>> {
         let _entered = self.files.opening.enter().await?;
         let node = self.files.node(ino).await?;
         let _lock = node.xattrs.read().await;
-        let mut names = Vec::new();
+        let mut names: Vec<Vec<u8>> = Vec::new();
         if !node.znode().is_old {
             names.extend(
                 self.sa_xattrs(&node)
@@ -252,17 +264,27 @@ impl Xattrs {
                     .map(|(name, _)| shown(name)),
             );
         }
+        names.retain(|name| self.check_xattr_name(name).is_ok());
+        let mut bytes: usize = names.iter().map(|name| name.len() + 1).sum();
         if let Some(directory) = self.xattr_directory(&node).await? {
             let mut cursor = ZapCursor::START;
-            loop {
+            while bytes <= limit_bytes {
                 let entries = directory.entries()?.entries(cursor, 256).await?;
                 let Some(last) = entries.last() else { break };
                 cursor = last.next;
-                names.extend(entries.iter().map(|entry| shown(&entry.name)));
+                for entry in &entries {
+                    let name = shown(&entry.name);
+                    if self.check_xattr_name(&name).is_ok() {
+                        bytes += name.len() + 1;
+                        names.push(name);
+                    }
+                }
             }
         }
-        names.retain(|name| self.check_xattr_name(name).is_ok());
-        Ok(names)
+        match bytes <= limit_bytes {
+            true => Ok(names),
+            false => Err(FsError::AttributeTooBig),
+        }
     }
 
     /// Sets an extended attribute. A list of access (`system.posix_acl_access`) changes the mode

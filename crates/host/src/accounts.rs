@@ -43,6 +43,24 @@ fn groups_with(text: &str, name: &str) -> Vec<u64> {
     text.lines().filter_map(group).collect()
 }
 
+/// Members of a group of this host, by name, in order; nobody of one that there is not.
+pub fn members_of(group: &str) -> Vec<String> {
+    let text = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    members_in(&text, group)
+}
+
+fn members_in(text: &str, group: &str) -> Vec<String> {
+    let mut lines = text.lines().map(|line| line.split(':'));
+    let found = lines.find_map(|mut fields| (fields.next() == Some(group)).then(|| fields.nth(2)));
+    let names = found.flatten().unwrap_or_default().split(',');
+    let mut names: Vec<String> = names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect();
+    names.sort();
+    names
+}
+
 /// The number of a user, group or project that is given by number or name (projects have none).
 pub fn id_of(owner: SpaceOwner, whose: &str) -> Option<u64> {
     if let Ok(id) = whose.parse::<u32>() {
@@ -100,6 +118,9 @@ mod tests {
         let text = "a:x:1:u,v\nb:x:2:\nbroken\nc:x:3:v\nd:x:x:v\n";
         assert_eq!(groups_with(text, "v"), [1, 3]);
         assert!(groups_with(text, "w").is_empty());
+        assert_eq!(members_in("a:x:1:v,u\nb:x:2:\n", "a"), ["u", "v"]);
+        assert!(members_in("a:x:1:v,u\nb:x:2:\n", "b").is_empty());
+        assert!(members_in("ab:x:1:v\n", "a").is_empty());
     }
 
     #[test]

@@ -5,13 +5,14 @@
 //! at a time; [`is_stopped`] and [`stay_stopped`] tell commands whether they may start a server for
 //! it. A [`table_file::TableFile`] is a table that is read at the start and replaced whole with
 //! each change. [`supervisor`] speaks with the service manager, [`accounts`] reads the names of
-//! users and groups, [`memory_bytes`] tells how much memory the process may have,
-//! [`MemoryPressure`] how short it is, and [`ResidentMemory`] how much the process has.
+//! users and groups, [`making`] makes some, [`memory_bytes`] tells how much memory the process may
+//! have, [`MemoryPressure`] how short it is, and [`ResidentMemory`] how much the process has.
 
 #![forbid(unsafe_code)]
 
 pub mod accounts;
 mod directory;
+pub mod making;
 mod memory;
 mod pressure;
 mod resident;

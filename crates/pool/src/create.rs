@@ -295,7 +295,7 @@ async fn create_on(
     let spa = Arc::new(Spa {
         world: world.clone(),
         load_guid: world.random.next_u64(),
-        host: spec.host.clone(),
+        host: Mutex::new(spec.host.clone()),
         read_only: false,
         altroot: spec.altroot.clone(),
         opened_ns: world.clock.monotonic_ns(),

@@ -60,7 +60,7 @@ mod copying;
 pub(crate) mod store;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dataset::DatasetError;
@@ -178,6 +178,8 @@ struct Limits {
     /// Entries and births of a mapping: more of them no import believes.
     entries: AtomicU64,
     births: AtomicU64,
+    /// Nothing is copied (tunable `zfs_removal_suspend_progress`).
+    is_held: AtomicBool,
 }
 
 impl Default for Limits {
@@ -186,6 +188,7 @@ impl Default for Limits {
             turn_bytes: AtomicU64::new(u64::MAX),
             entries: AtomicU64::new(ENTRIES_MAX),
             births: AtomicU64::new(BIRTHS_MAX),
+            is_held: AtomicBool::new(false),
         }
     }
 }
@@ -431,9 +434,15 @@ impl Evacuation {
 
     /// Whether turns are over for now.
     fn rests(&self, vdev: VdevId) -> bool {
-        self.scans.scan.rests()
+        self.limits.is_held.load(Ordering::Acquire)
+            || self.scans.scan.rests()
             || self.spa.suspended().is_some()
             || !evacuation::takes_copies(&self.spa.tree, vdev)
+    }
+
+    /// Lets a removal wait where it is, or go on.
+    pub(crate) fn set_held(&self, is_held: bool) {
+        self.limits.is_held.store(is_held, Ordering::Release);
     }
 
     /// Whether it needs a transaction group although nobody asked for one.

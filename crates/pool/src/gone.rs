@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use format::NvList;
+use format::{NvList, Uberblock};
 use parking_lot::Mutex;
-use vdev::{Vdev, write_detached_labels};
+use vdev::{Vdev, write_labels_of_left};
 
 /// A device that is out of the tree, and what its labels are to say.
 pub(crate) struct Gone {
     pub(crate) vdev: Arc<Vdev>,
     pub(crate) label: NvList,
+    /// The last state on disk that it was part of, where somebody may want it back.
+    pub(crate) last: Option<Uberblock>,
 }
 
 impl Gone {
@@ -23,7 +25,8 @@ impl Gone {
         let device = self.vdev.leaf().and_then(|leaf| leaf.device());
         self.vdev.close();
         let Some(device) = device else { return };
-        if let Err(error) = write_detached_labels(&*device, &self.label).await {
+        let written = write_labels_of_left(&*device, &self.label, self.last.as_ref());
+        if let Err(error) = written.await {
             tracing::warn!(
                 %error, device = self.vdev.display_name(),
                 "the label of a detached device stays as it was"

@@ -48,6 +48,14 @@ pub fn set_device_bad(pool: &Pool, device: Guid, fault: bool) -> Result<(), Pool
     Ok(())
 }
 
+/// Lets scrubs, resilvers and rebuilds, or removals of vdevs with data, wait where they are, or go
+/// on (tunables `zfs_scan_suspend_progress` and `zfs_removal_suspend_progress`).
+pub fn hold_work(pool: &Pool, scans: bool, removals: bool) {
+    pool.core.evacuation.set_held(removals);
+    pool.core.scans.scan.set_held(scans);
+    pool.core.txgs.go_on();
+}
+
 /// Has the pool write no more transaction groups: what intent logs get is all that comes to it,
 /// and its export leaves it as a crash would (`spa_freeze`, module/zfs/spa_misc.c). What was
 /// written until now is on disk.

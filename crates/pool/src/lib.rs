@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod auxiliary;
+mod by_hand;
 mod caches;
 mod change;
 mod checkpoint;
@@ -47,6 +48,7 @@ mod forecast;
 mod gone;
 mod heart;
 mod hooks;
+mod host;
 mod inject;
 mod labelroom;
 mod layout;
@@ -78,6 +80,7 @@ pub use ::scan::{
     ErrorScrubStatus, ExpansionStatus, RebuildState, RebuildStatus, ScanCost, ScanCosts,
     ScanFunction, ScanState, ScanStatus, ScrubCommand, ScrubNumbers,
 };
+pub use by_hand::leave_spares_to_people;
 pub use caches::{
     CacheDeviceOptions, prefetch_tables, prune_dedup, set_cache_devices, set_dedup_log_limits,
 };
@@ -88,7 +91,8 @@ pub use dedup::{CloneStatus, DedupStatus, Forecasted, Forecasting, LogLimits, Pr
 pub use discover::{FoundPool, FoundState, ScanSpec, found_in_cache, scan};
 pub use evacuation::Evacuation;
 pub use forecast::forecast_dedup;
-pub use inject::{empty_cache, freeze, injector, is_frozen, leaf_named, set_device_bad};
+pub use host::set_host;
+pub use inject::{empty_cache, freeze, hold_work, injector, is_frozen, leaf_named, set_device_bad};
 pub use layout::{device_sizes, device_use};
 pub use memory::add_memory;
 pub use pool::{Pool, PoolNumbers, Properties, Scans, end_freeze, missing_data};

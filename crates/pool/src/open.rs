@@ -11,6 +11,7 @@
 mod stored;
 mod trusted;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,11 +45,12 @@ use crate::deferred::DeferredFrees;
 use crate::evacuation::{Evacuation, Found};
 use crate::gone::Replacements;
 use crate::hooks::Hooks;
+use crate::standby::Spares;
 use crate::{
     FoundState, ImportSpec, MissingLogs, PoolError, layout, multihost, removed, split, tables,
 };
 use stored::{check_old_scan, check_space_unit, load_directory, load_scan, load_txg_times};
-use trusted::{add_allocation_bias, read_config};
+use trusted::{add_allocation_bias, read_config, successors};
 
 pub(crate) use trusted::{mos_options, read_trusted_config};
 
@@ -514,7 +516,12 @@ pub(crate) async fn import(
     }
     let mut root = trusted.require_list("vdev_tree")?.clone();
     config::fix_paths(&mut root, &spec.found.paths);
+    let successors = match past {
+        Some(past) if !past.is_checkpoint => successors(&root),
+        _ => BTreeMap::new(),
+    };
     let options = OpenOptions {
+        successors,
         read_only: spec.read_only,
         // A second server could change what is read here, and mount it over this one's mounts.
         keep_writers_out: !spec.only_looked_at,
@@ -532,6 +539,9 @@ pub(crate) async fn import(
         ground.tree.close();
     }
     let core = result?;
+    if !core.read_only {
+        vdev::forget_successors(&ground.tree);
+    }
     if !core.read_only && !spec.only_looked_at {
         let level = core.pipeline.second_level();
         crate::second::follow(level, &core.world, core.guid(), &core.auxiliary).await;
@@ -750,7 +760,7 @@ async fn import_on(
     let spa = Arc::new(Spa {
         world: world.clone(),
         load_guid: world.random.next_u64(),
-        host: spec.host.clone(),
+        host: Mutex::new(spec.host.clone()),
         read_only: spec.read_only,
         altroot: spec.altroot.clone(),
         opened_ns: world.clock.monotonic_ns(),
@@ -788,7 +798,7 @@ async fn import_on(
         },
     });
     let new_tops = Arc::default();
-    let spares = Arc::default();
+    let spares = Arc::new(Spares::new(spec.spares_by_hand));
     let core = Arc::new(Core {
         evacuation: Evacuation::new(&spa, &scans, &passes, &new_tops, found),
         condensing: Condensing::new(&scans, condensed),

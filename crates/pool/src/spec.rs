@@ -132,6 +132,8 @@ pub struct ImportSpec {
     pub events: Option<Arc<dyn EventSink>>,
     /// The cache that it has together with other pools; without one it gets its own.
     pub cache: Option<Arc<SharedCache>>,
+    /// Hot spares wait until somebody has them stand in; see [`crate::leave_spares_to_people`].
+    pub spares_by_hand: bool,
 }
 
 impl ImportSpec {
@@ -154,6 +156,7 @@ impl ImportSpec {
             host,
             events: None,
             cache: None,
+            spares_by_hand: false,
         }
     }
 

@@ -427,6 +427,7 @@ async fn make(core: &Arc<Core>, spec: &SplitSpec, taken: &Taken) -> Result<(), P
         .set("errata", errata)
         .set("split_guid", core.guid().get())
         .set("vdev_tree", NvValue::List(taken.root.clone()));
+    let host = core.host.lock().clone();
     let found = FoundPool {
         name: spec.new_name.clone(),
         guid,
@@ -435,8 +436,8 @@ async fn make(core: &Arc<Core>, spec: &SplitSpec, taken: &Taken) -> Result<(), P
         config_txg: taken.uberblock.txg,
         uberblock_txg: taken.uberblock.txg,
         timestamp_s: taken.uberblock.timestamp_seconds,
-        hostid: core.host.hostid,
-        hostname: core.host.hostname.clone(),
+        hostid: host.hostid,
+        hostname: host.hostname.clone(),
         comment: None,
         health: PoolHealth::Online,
         missing: Vec::new(),
@@ -449,7 +450,7 @@ async fn make(core: &Arc<Core>, spec: &SplitSpec, taken: &Taken) -> Result<(), P
         unwatched: true,
         force: true,
         cache: Some(core.pipeline.cache().shared().clone()),
-        ..ImportSpec::new(found, core.host.clone())
+        ..ImportSpec::new(found, host)
     };
     let assembled = open::assemble(&core.world, &import, taken.uberblock, &pairs).await?;
     let pool = Pool::of(assembled.clone());

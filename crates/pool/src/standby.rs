@@ -44,11 +44,29 @@ pub(crate) struct Spares {
     /// The lists are to be looked at.
     look: AtomicBool,
     wake: Notify,
+    /// People say when a spare stands in.
+    by_hand: AtomicBool,
 }
 
 impl Spares {
-    /// A spare is to stand in for this device.
+    /// No device wants one yet. `by_hand`: none will.
+    pub(crate) fn new(by_hand: bool) -> Self {
+        Self {
+            by_hand: AtomicBool::new(by_hand),
+            ..Self::default()
+        }
+    }
+
+    /// From now on people alone say when a spare stands in.
+    pub(crate) fn set_by_hand(&self) {
+        self.by_hand.store(true, Ordering::Relaxed);
+    }
+
+    /// A spare is to stand in for this device, unless people say when.
     pub(crate) fn want(&self, device: Guid) {
+        if self.by_hand.load(Ordering::Relaxed) {
+            return;
+        }
         let mut wanted = self.wanted.lock();
         if !wanted.contains(&device) {
             wanted.push(device);

@@ -437,6 +437,8 @@ pub(crate) async fn detach_in(
         unspared,
     } = detached;
     let label = label_of_gone(core, &before, &vdev);
+    let is_spare = vdev.config_u64("is_spare") == Some(1);
+    let last = (!is_spare).then(|| core.state.lock().uberblock);
     drop(before);
     let sync = SpaceSync {
         ctx,
@@ -474,7 +476,7 @@ pub(crate) async fn detach_in(
     let path = vdev.path().unwrap_or_else(|| "none".to_owned());
     let text = format!("vdev={path}");
     core.history.internal(&tx, "detach", text).await;
-    Ok(Ok(Gone { vdev, label }))
+    Ok(Ok(Gone { vdev, label, last }))
 }
 
 /// What the label of a detached device says: that it is free, or a hot spare as before

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 use access::{ControlEntry, ControlNode, Snapdir, Traffic, TrafficKind};
 use bytes::Bytes;
 use filesystem::{
-    Allocate, Attributes, Changes, FileKind, FsError, RenameMode, SeekTo, SetAttributes, Via,
-    XattrMode,
+    Allocate, Attributes, Changes, FileKind, FsError, LISTED_BYTES_MAX, RenameMode, SeekTo,
+    SetAttributes, Via, XattrMode,
 };
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo,
@@ -808,7 +808,7 @@ impl fuser::Filesystem for Handler {
             self,
             node,
             reply,
-            |file| file.filesystem.xattrs().names(file.ino),
+            |file| (file.filesystem.xattrs()).names_within(file.ino, LISTED_BYTES_MAX),
             |names| {
                 let mut list = Vec::new();
                 for name in names {
@@ -963,6 +963,9 @@ impl fuser::Filesystem for Handler {
         run(&self.runtime, async move {
             let outcome = async {
                 let file = nodes.file(node.0).await?;
+                if command == crate::flags::SET_DOS && nodes.is_read_only() {
+                    return Err(Errno::EROFS);
+                }
                 crate::flags::ioctl(&file, command, &input, caller).await
             };
             match outcome.await {

@@ -317,6 +317,7 @@ impl Mount {
         let (head, user) = (lease.object(), User::SnapshotDirectory { path });
         let control = access.control_directory(head, user, options.snapdir);
         let nodes = Arc::new(Nodes::new(filesystem, control));
+        nodes.set_read_only(options.read_only);
         let teller = Teller::new(&nodes);
         let listener: Arc<dyn Listener> = Arc::<Teller>::clone(&teller);
         let origin = Origin::unique();
@@ -449,7 +450,9 @@ impl Mount {
     pub async fn remount(&self, options: &MountOptions) -> Result<()> {
         let anchor = self.inner.served.anchor().clone();
         let attachment = options.to_attachment();
-        aside(move || host::remount(&anchor, &attachment)).await
+        aside(move || host::remount(&anchor, &attachment)).await?;
+        self.inner.nodes.set_read_only(options.read_only);
+        Ok(())
     }
 
     /// Lets go of the snapshot called `name`, or of all: they can be destroyed then. One that is

@@ -24,6 +24,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use access::{ControlDirectory, ControlNode, Snapshot};
@@ -168,6 +169,8 @@ pub(crate) struct Nodes {
     /// Told when the mounted filesystem can be got at again.
     resumed: Notify,
     control: Arc<ControlDirectory>,
+    /// Mounted read-only, whatever the filesystem says.
+    is_read_only: AtomicBool,
 }
 
 impl Nodes {
@@ -186,7 +189,19 @@ impl Nodes {
             state: Mutex::new(state),
             resumed: Notify::new(),
             control,
+            is_read_only: AtomicBool::new(false),
         }
+    }
+
+    /// Whether the mount is read-only. The kernel refuses changes itself then, but for ioctls that
+    /// it does not know.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Acquire)
+    }
+
+    /// Says whether it is from now on.
+    pub(crate) fn set_read_only(&self, is_read_only: bool) {
+        self.is_read_only.store(is_read_only, Ordering::Release);
     }
 
     pub(crate) fn live(&self) -> Arc<Filesystem> {

@@ -1,7 +1,7 @@
 //! Faults that are asked for ([`pool::Injector`]): whether any may be, their numbers, and imports
-//! and exports that are to take long, which no pool knows of.
+//! and exports that are to take long, which no pool knows of; and what holds up work in all pools.
 //!
-//! Lock: `delays`, for a few instructions.
+//! Locks: `delays` and `held`, for a few instructions each.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use api::{Failure, FailureKind, InjectCommand, InjectFault, InjectRecord};
 use device::Clock;
 use parking_lot::Mutex;
+use pool::Pool;
 
 /// What a server has of faults beside those of its pools.
 #[derive(Debug, Default)]
@@ -16,6 +17,16 @@ pub struct Injections {
     allowed: AtomicBool,
     last: AtomicU64,
     delays: Mutex<Vec<InjectRecord>>,
+    held: Mutex<Option<Held>>,
+}
+
+/// Which work waits where it is, in all pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
+    /// Scrubs, resilvers and rebuilds.
+    scans: bool,
+    /// Removals of vdevs with data.
+    removals: bool,
 }
 
 impl Injections {
@@ -68,6 +79,28 @@ impl Injections {
         };
         delays.push(record.clone());
         Ok(record)
+    }
+
+    /// Sets a tunable of OpenZFS; whether it is one of those that are here. Pools are told by
+    /// [`Self::tune_pool`].
+    pub fn tune(&self, name: &str, value: u64) -> bool {
+        let mut kept = self.held.lock();
+        let mut held = kept.unwrap_or_default();
+        match name {
+            "zfs_scan_suspend_progress" => held.scans = value != 0,
+            "zfs_removal_suspend_progress" => held.removals = value != 0,
+            _ => return false,
+        }
+        *kept = Some(held);
+        true
+    }
+
+    /// Has a pool do as the tunables say, if any was set.
+    pub fn tune_pool(&self, pool: &Pool) {
+        // The lock stays: of two that tell, the later one is heard.
+        if let Some(held) = &*self.held.lock() {
+            pool::hold_work(pool, held.scans, held.removals);
+        }
     }
 
     /// The delays of imports and exports.
@@ -135,5 +168,14 @@ mod tests {
         assert_eq!(injections.delays().len(), 2);
         assert!(injections.cancel_delay(import.id) && !injections.cancel_delay(import.id));
         injections.delay("a", InjectCommand::Import, 6).unwrap();
+        assert!(injections.held.lock().is_none());
+        assert!(!injections.tune("zfs_txg_timeout", 1));
+        assert!(injections.tune("zfs_scan_suspend_progress", 1));
+        assert!(injections.tune("zfs_removal_suspend_progress", 0));
+        let held = Held {
+            scans: true,
+            removals: false,
+        };
+        assert_eq!(*injections.held.lock(), Some(held));
     }
 }

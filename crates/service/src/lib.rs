@@ -9,6 +9,8 @@
 //! [`reports`] and [`condition`] say in the API's types what pools and datasets are, [`error`] does
 //! so with errors of the engine; [`asking`] knows on whose behalf a task works.
 //!
+//! [`cache_files`] are those that `zpool import -c` reads, where pools ask for them.
+//!
 //! [`receives`] are the streams that are being received into a pool.
 //!
 //! [`injections`] says whether faults may be injected, and which imports and exports are to take
@@ -23,6 +25,7 @@
 
 pub mod asking;
 pub mod background;
+pub mod cache_files;
 pub mod compatibility;
 pub mod condition;
 pub mod error;

@@ -26,13 +26,16 @@ pub enum Takes {
 /// [`FailureKind::Invalid`].
 pub fn check_name(name: &str, takes: Takes) -> Result<(), Failure> {
     let is_snapshot = name.contains('@');
-    let fault = match takes {
+    let fault: String = match takes {
         Takes::Heads | Takes::Filesystem if is_snapshot => {
-            "snapshot delimiter '@' is not expected here"
+            "snapshot delimiter '@' is not expected here".to_owned()
         }
-        Takes::Snapshot if !is_snapshot => "missing '@' delimiter in snapshot name",
-        _ if name.contains('#') => "bookmark delimiter '#' is not expected here",
-        _ => return Ok(()),
+        Takes::Snapshot if !is_snapshot => "missing '@' delimiter in snapshot name".to_owned(),
+        _ if name.contains('#') => "bookmark delimiter '#' is not expected here".to_owned(),
+        _ => match name_fault(name) {
+            Some(fault) => fault,
+            None => return Ok(()),
+        },
     };
     let message = format!("cannot open '{name}': {fault}");
     Err(Failure::new(FailureKind::Invalid, message))
@@ -105,6 +108,8 @@ pub fn check_new_name(doing: &str, name: &str) -> Result<(), Failure> {
         false if name.contains('#') => {
             Some("bookmark delimiter '#' is not expected here".to_owned())
         }
+        // Of temporary names (`zfs_validate_name`, where a name is to be made).
+        false if name.contains('%') => Some("invalid character % in name".to_owned()),
         false => name_fault(name),
     };
     match fault {

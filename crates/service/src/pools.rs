@@ -21,6 +21,7 @@ use pool::{CacheDeviceOptions, Pool};
 use zio::SharedCache;
 
 use crate::background::Background;
+use crate::cache_files::CacheFiles;
 use crate::error::{all_done, suspended};
 use crate::injections::Injections;
 use crate::names::{Claim, PoolNames};
@@ -84,7 +85,7 @@ impl OpenPool {
     /// Whether it is imported again at the next start.
     fn is_cached(&self) -> bool {
         let cachefile = self.pool.properties().get("cachefile");
-        cachefile.is_none_or(|property| property.value != "none")
+        cachefile.is_none_or(|property| property.value == "-")
     }
 
     /// Runs an export, a sync or the like of a pool. When the pool is suspended, or gets so, that
@@ -150,23 +151,34 @@ pub struct Pools {
     table: Mutex<BTreeMap<String, Arc<OpenPool>>>,
     names: PoolNames,
     list: PoolList,
+    cache_files: CacheFiles,
     cache: Arc<SharedCache>,
     cache_bytes: u64,
     cache_devices: CacheDeviceOptions,
+    /// Hot spares wait until somebody has them stand in.
+    pub spares_by_hand: bool,
     /// Faults that are asked for.
     pub injections: Injections,
 }
 
 impl Pools {
     /// None yet; all of the last run are away. They are to have a cache of at most `cache_bytes`.
-    pub fn new(state: &State, cache_bytes: u64, cache_devices: CacheDeviceOptions) -> Self {
+    /// `spares_by_hand`: hot spares stand in only when they are told to.
+    pub fn new(
+        state: &State,
+        cache_bytes: u64,
+        cache_devices: CacheDeviceOptions,
+        spares_by_hand: bool,
+    ) -> Self {
         Self {
             table: Mutex::default(),
             names: PoolNames::default(),
             list: PoolList::load(state),
+            cache_files: CacheFiles::default(),
             cache: SharedCache::new(cache_bytes),
             cache_bytes,
             cache_devices,
+            spares_by_hand,
             injections: Injections::default(),
         }
     }
@@ -194,7 +206,12 @@ impl Pools {
     /// it.
     pub fn insert(&self, open: &Arc<OpenPool>) -> Option<String> {
         pool::set_cache_devices(&open.pool, self.cache_devices);
+        if self.spares_by_hand {
+            pool::leave_spares_to_people(&open.pool);
+        }
         self.table.lock().insert(open.pool.name(), Arc::clone(open));
+        self.cache_files.go_on();
+        self.injections.tune_pool(&open.pool);
         self.share_out_dirty();
         let error = self.write_list().err().filter(|_| open.is_cached())?;
         let name = open.pool.name();
@@ -207,6 +224,7 @@ impl Pools {
     /// Forgets a pool that was exported only because the server leaves or the power fails: it stays
     /// on the list for the next start, if it is on it.
     pub fn leave(&self, open: &OpenPool) {
+        self.cache_files.leave();
         self.list.leave(open.pool.guid().get(), || {
             self.take(open);
         });
@@ -384,7 +402,8 @@ impl Pools {
         }
     }
 
-    /// Keeps which pools are open, with their devices, for the next start.
+    /// Keeps which pools are open, with their devices, for the next start and in the files that
+    /// their properties name.
     pub fn save_cached(&self) {
         if let Err(error) = self.write_list() {
             tracing::warn!("the list of pools for the next start is not kept: {error}");
@@ -392,6 +411,10 @@ impl Pools {
     }
 
     fn write_list(&self) -> Result<(), NotKept> {
+        self.cache_files.write(|| {
+            let all = self.all().into_iter();
+            all.map(|open| Arc::clone(&open.pool)).collect()
+        });
         self.list.write(|| {
             let here = self.all().into_iter().map(|open| Here {
                 guid: open.pool.guid().get(),

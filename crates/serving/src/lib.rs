@@ -30,6 +30,7 @@ mod leave;
 pub mod mounts;
 pub mod nfs;
 pub mod owners;
+pub mod people;
 pub mod place;
 mod reservations;
 pub mod secrets;
@@ -44,6 +45,7 @@ pub use leave::exclusion;
 use mounts::Mounts;
 use nfs::Nfs;
 use owners::Owners;
+use people::People;
 use shares::Withheld;
 use smb::Smb;
 use volumes::Volumes;
@@ -52,8 +54,8 @@ use volumes::Volumes;
 pub struct Serving {
     /// Devices, clock, randomness and tasks.
     pub world: World,
-    /// The host, as pools know it.
-    pub host: HostIdentity,
+    /// Looks at what the host is, as pools know it: its id may be set while the server runs.
+    pub host: fn() -> HostIdentity,
     /// The imported pools.
     pub pools: Arc<Pools>,
     /// What happens.
@@ -68,6 +70,8 @@ pub struct Serving {
     pub nfs: Nfs,
     /// Samba.
     pub smb: Arc<Smb>,
+    /// Who uses shares.
+    pub people: People,
     /// Whose the names are that clients use.
     pub owners: Arc<Owners>,
     /// Shares that somebody ended by hand.

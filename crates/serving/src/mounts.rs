@@ -834,7 +834,34 @@ pub(crate) fn from_mount(doing: &str, error: &MountError) -> Failure {
         MountError::NotOwned { .. } => FailureKind::Denied,
         _ => FailureKind::Io,
     };
-    Failure::new(kind, format!("{doing}: {error}"))
+    Failure::new(kind, mount_words(doing, error))
+}
+
+/// OpenZFS's words where it has some (`zfs_mount_at`, `unmount_one`, lib/libzfs/libzfs_mount.c),
+/// and ours below them.
+fn mount_words(doing: &str, error: &MountError) -> String {
+    let unmounts = doing.starts_with("cannot unmount ");
+    match error {
+        MountError::Busy { path }
+        | MountError::Inside { path, .. }
+        | MountError::Covered { path, .. }
+        | MountError::Elsewhere { path }
+            if unmounts =>
+        {
+            let path = path.display();
+            format!("cannot unmount '{path}': pool or dataset is busy\n{error}")
+        }
+        MountError::NotEmpty { path } if doing.starts_with("cannot mount ") => {
+            let path = path.display();
+            format!("cannot mount '{path}': directory is not empty\n{error}")
+        }
+        MountError::BadMountpoint { source, .. }
+            if source.to_string().eq_ignore_ascii_case("not a directory") =>
+        {
+            format!("{doing}: Not a directory\n{error}")
+        }
+        _ => format!("{doing}: {error}"),
+    }
 }
 
 fn failed(doing: &str, error: &FsError) -> Failure {

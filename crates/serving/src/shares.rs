@@ -247,6 +247,14 @@ impl Serving {
             if !word.starts_with('/') {
                 let open = self.pools.of_dataset(word)?;
                 opened(&open, word, Takes::Filesystem).await?;
+                let by_nfs = self.wanted_share(&open, word).await;
+                if matches!(by_nfs, Ok(None)) && !smb::is_meant(&open, word).await {
+                    let message = format!(
+                        "cannot unshare '{word}': legacy share\n\
+                         use exports(5) or smb.conf(5) to unshare this filesystem"
+                    );
+                    return Err(Failure::new(FailureKind::Invalid, message));
+                }
             }
             // In the words of `unshare_unmount` (cmd/zfs/zfs_main.c).
             let message = format!("cannot unshare '{word}': not currently shared");

@@ -189,10 +189,11 @@ impl Serving {
             let failure = Failure::new(FailureKind::Exists, message);
             return Err(NotOpened::Failed(failure));
         }
-        let mut import = ImportSpec::new(found, self.host.clone());
+        let mut import = ImportSpec::new(found, (self.host)());
         import.read_only = cached.read_only;
         import.events = Some(self.events.clone());
         import.cache = Some(Arc::clone(self.pools.cache()));
+        import.spares_by_hand = self.pools.spares_by_hand;
         import.missing_logs = MissingLogs::AcceptedIfUnused;
         let pool = Pool::import(&self.world, import)
             .await

@@ -28,7 +28,7 @@ pub struct PropValues {
     pub stored: BTreeMap<String, Stored>,
     /// Those of vdevs, by the ZAP that has them.
     pub vdevs: BTreeMap<ObjectId, VdevProps>,
-    /// Property `cachefile`: for the daemon, not stored.
+    /// Property `cachefile`: a path or `none`; for the daemon, not stored.
     pub cachefile: Option<String>,
 }
 
@@ -336,10 +336,7 @@ pub fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
         }
         (Access::Session, Stored::Text(text)) => {
             if row.name == "cachefile" && !text.is_empty() && text != "none" {
-                return Err(bad(
-                    "the server keeps its own list of pools and writes no other; give 'none' to \
-                     leave the pool out of it, or nothing",
-                ));
+                check_cachefile(&text).map_err(|why| bad(&why))?;
             }
             if row.name == "altroot" && !text.starts_with('/') {
                 return Err(bad(&format!(
@@ -353,6 +350,27 @@ pub fn parse(name: &str, value: &str) -> Result<Change, PoolError> {
         }
         (Access::Config, Stored::Number(_)) => Err(bad("it must be text")),
     }
+}
+
+/// Whether a path can be that of a cache file (`zpool_valid_proplist`, lib/libzfs/libzfs_pool.c);
+/// otherwise why not. The file that OpenZFS takes where none is named cannot be: at its next start
+/// its module would import the pools that it names, which the server has.
+fn check_cachefile(path: &str) -> Result<(), String> {
+    const OPENZFS: [&str; 2] = ["/etc/zfs/zpool.cache", "/boot/zfs/zpool.cache"];
+    if !path.starts_with('/') {
+        return Err("property 'cachefile' must be empty, an absolute path, or 'none'".to_owned());
+    }
+    let last = path.rsplit('/').next().unwrap_or_default();
+    if matches!(last, "" | "." | "..") {
+        return Err(format!("'{path}' is not a valid file"));
+    }
+    if OPENZFS.contains(&path) {
+        return Err(format!(
+            "'{path}' is OpenZFS's own, which would import the pool at its next start; name \
+             another file, or nothing: the server keeps its own list"
+        ));
+    }
+    Ok(())
 }
 
 /// The refusal of a property that names what a pool must have first (`zpool_valid_proplist`,
@@ -477,7 +495,10 @@ mod tests {
             ("comment", "tab\there"),
             ("feature@lz4_compress", "disabled"),
             ("feature@lz4_compress", "active"),
-            ("cachefile", "/elsewhere"),
+            ("cachefile", "elsewhere"),
+            ("cachefile", "/elsewhere/"),
+            ("cachefile", "/elsewhere/.."),
+            ("cachefile", "/etc/zfs/zpool.cache"),
             ("altroot", "relative/path"),
             ("version", "10"),
             ("version", "29"),

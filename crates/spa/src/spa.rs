@@ -53,8 +53,8 @@ pub struct Spa {
     pub world: World,
     /// Random number of this import (`spa_load_guid`).
     pub load_guid: u64,
-    /// Who has the pool open.
-    pub host: HostIdentity,
+    /// Who has the pool open. Its lock is for a look.
+    pub host: Mutex<HostIdentity>,
     /// Nothing is written.
     pub read_only: bool,
     /// Prefix of all mount points; not stored.
@@ -102,6 +102,7 @@ impl Spa {
 
     /// The pool-level pairs of a configuration written in `txg`.
     pub fn pairs(&self, txg: Txg) -> PoolPairs {
+        let host = self.host.lock().clone();
         let state = self.identity.lock();
         PoolPairs {
             version: state.version,
@@ -112,8 +113,8 @@ impl Spa {
             errata: state.errata,
             comment: state.comment.clone(),
             compatibility: state.compatibility.clone(),
-            hostid: self.host.hostid,
-            hostname: self.host.hostname.clone(),
+            hostid: host.hostid,
+            hostname: host.hostname,
             holes: self
                 .tree
                 .tops()

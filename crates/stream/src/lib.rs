@@ -38,5 +38,5 @@ pub use package::{Naming, Package, PackageDataset, received_name};
 pub use progress::Progress;
 pub use reader::{Piece, Start, StreamReader};
 pub use receive::receive;
-pub use send::{SendOptions, send, send_package, send_package_end};
+pub use send::{SendOptions, send, send_package, send_package_end, size};
 pub use writer::Received;

@@ -70,6 +70,7 @@ struct Loader {
     pipeline: Arc<Pipeline>,
     objset: ObjsetId,
     features: StreamFeatures,
+    only_counts: bool,
 }
 
 /// Whether a block is sent in parts: one of more than 128 KiB, where the stream has no large ones.
@@ -87,11 +88,13 @@ struct Block {
 }
 
 impl Loads {
-    /// Of a snapshot that is sent with these features.
+    /// Of a snapshot that is sent with these features. `only_counts`: what is in blocks does not
+    /// matter, only how much that is.
     pub(crate) fn new(
         pipeline: &Arc<Pipeline>,
         objset: ObjsetId,
         features: StreamFeatures,
+        only_counts: bool,
     ) -> (Self, Queue) {
         let (queue, places) = mpsc::channel(BLOCKS_MAX);
         let tasks = Arc::new(pipeline.tasks().group());
@@ -100,6 +103,7 @@ impl Loads {
                 pipeline: pipeline.clone(),
                 objset,
                 features,
+                only_counts,
             },
             tasks: tasks.clone(),
             room: Arc::new(Semaphore::new(BYTES_MAX)),
@@ -231,6 +235,13 @@ impl Loader {
         };
         let is_spill = number == Bookmark::SPILL_BLOCK_ID;
         let is_stored = self.is_raw() || !is_spill && self.sends_stored(&pointer);
+        if self.only_counts {
+            let whole = match is_stored {
+                true => pointer.psize_bytes(),
+                false => pointer.lsize_bytes(),
+            };
+            return Ok((counted(whole, is_split && !is_spill), is_stored));
+        }
         let payload = match is_stored {
             true => self.pipeline.reader().read_raw(&pointer, &context).await?,
             false => {
@@ -249,4 +260,15 @@ impl Loader {
         });
         Ok((parts.collect(), is_stored))
     }
+}
+
+/// What stands for a block that is not read.
+fn counted(bytes: u64, is_split: bool) -> Vec<Payload> {
+    let part = match is_split {
+        true => OLD_MAX_BLOCK_BYTES,
+        false => bytes.max(1),
+    };
+    let starts = (0..bytes).step_by(part as usize);
+    let parts = starts.map(|start| Payload::of_length(part.min(bytes - start) as usize));
+    parts.collect()
 }

@@ -45,6 +45,14 @@ impl Payload {
         }
     }
 
+    /// Stands for so many bytes, whatever they are.
+    pub(crate) fn of_length(bytes: usize) -> Self {
+        Self {
+            bytes: vec![0; bytes].into(),
+            sum: ChecksumWords::default(),
+        }
+    }
+
     /// Its length in bytes.
     pub(crate) fn length_bytes(&self) -> u64 {
         self.bytes.len() as u64

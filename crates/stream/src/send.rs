@@ -58,6 +58,8 @@ struct Sender {
     to_name: String,
     to_guid: u64,
     from_txg: Txg,
+    /// It is not the contents that are asked for.
+    only_counts: bool,
 }
 
 /// Features of a stream of a snapshot (`setup_featureflags`).
@@ -127,6 +129,27 @@ pub async fn send<W: AsyncWrite + Unpin + Send>(
     output: W,
     progress: &Progress,
 ) -> Result<(), StreamError> {
+    run(source, options, output, progress, false).await
+}
+
+/// How many bytes the stream of a snapshot has: all is looked through that [`send`] does, but no
+/// contents are read (`dso_dryrun`, module/zfs/dmu_send.c).
+///
+/// # Errors
+/// Of reading.
+pub async fn size(source: &SendSource, options: &SendOptions) -> Result<u64, StreamError> {
+    let progress = Progress::default();
+    run(source, options, tokio::io::sink(), &progress, true).await?;
+    Ok(progress.bytes())
+}
+
+async fn run<W: AsyncWrite + Unpin + Send>(
+    source: &SendSource,
+    options: &SendOptions,
+    output: W,
+    progress: &Progress,
+    only_counts: bool,
+) -> Result<(), StreamError> {
     let dataset = source.snapshot.clone();
     let key_data = source.key_data.as_ref().filter(|_| options.raw);
     let mut features = features_of(&dataset, options, key_data.is_some()).await?;
@@ -143,6 +166,7 @@ pub async fn send<W: AsyncWrite + Unpin + Send>(
         to_guid: to_guid.get(),
         from_txg: from.map_or(Txg::ZERO, |from| from.txg),
         dataset,
+        only_counts,
     };
     let mut out = Out::new(output, sender.to_guid, progress);
     sender.begin(&mut out, source, options, key_data).await?;
@@ -228,7 +252,8 @@ impl Sender {
         let mut changes = Changes::new(pipeline, what, first, self.is_raw(), LIMITS);
         let is_plain = redactions.of_stream.is_none() && redactions.of_receiver.is_none();
         let mut overlay = Overlay::new(&self.dataset, redactions, start);
-        let (loads, mut loaded) = Loads::new(&self.pipeline, objset, self.features);
+        let (loads, mut loaded) =
+            Loads::new(&self.pipeline, objset, self.features, self.only_counts);
         let finding = async move {
             let mut next = self.batch(&mut changes).await?;
             while let Some(batch) = next {

@@ -339,9 +339,36 @@ fn sealed_config(config: &NvList, start: u64) -> Result<Bytes, VdevError> {
 /// # Errors
 /// [`VdevError::TooSmall`], or what the device says.
 pub async fn write_detached_labels(device: &dyn Device, config: &NvList) -> Result<(), VdevError> {
+    write_labels_of_left(device, config, None).await
+}
+
+/// The same of a device that has all that the pool has at `last`, a state from before it left: this
+/// is noted where the first uberblock would be, as one of no transaction group and without a
+/// checksum, which is none. `zhack label repair -u` makes one of it (`zhack_repair_undetach`,
+/// cmd/zhack.c).
+///
+/// # Errors
+/// The same.
+pub async fn write_labels_of_left(
+    device: &dyn Device,
+    config: &NvList,
+    last: Option<&Uberblock>,
+) -> Result<(), VdevError> {
     let mut writes = Vec::new();
     for index in 0..LABEL_COUNT {
         writes.extend(fresh_label(device, index, config)?);
+    }
+    if let Some(last) = last {
+        let none = Uberblock {
+            txg: Txg::ZERO,
+            ..*last
+        };
+        let starts = (0..LABEL_COUNT).filter_map(|label| label_offset(device.size_bytes(), label));
+        writes.extend(starts.map(|start| {
+            let mut bytes = none.encode().to_vec();
+            bytes.resize(RING_PART_BYTES, 0);
+            (start + LABEL_UBERBLOCK_OFFSET, Bytes::from(bytes))
+        }));
     }
     write_all(device, writes).await
 }

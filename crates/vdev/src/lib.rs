@@ -134,7 +134,7 @@ pub use kind::{
 };
 pub use label::{
     HeartbeatTarget, Label, LabelSync, Labels, best_uberblock, clear_labels, leaf_label_config,
-    read_labels, write_detached_labels,
+    read_labels, write_detached_labels, write_labels_of_left,
 };
 pub use lacking::{REBUILD_TXG, RESILVER_TXG, is_rebuilding, spares_that_took_all};
 pub use leaf::Leaf;
@@ -153,5 +153,5 @@ pub use survey::{LabelSurvey, SlotSurvey, survey_labels};
 pub use top_spec::{AllocClass, AllocUnits, TopSpec};
 pub use topology::{Detached, Remapped, Replaced, Topology, TopologyError, mapping_of};
 pub use tree::opening::OpenOptions;
-pub use tree::{VdevTree, injector, scan_share, set_scan_share};
+pub use tree::{VdevTree, forget_successors, injector, scan_share, set_scan_share};
 pub use trim::{TRIM_EXTENT_BYTES_MAX, TRIM_EXTENT_BYTES_MIN};

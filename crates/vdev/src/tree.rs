@@ -68,6 +68,12 @@ pub fn scan_share(tree: &VdevTree) -> Option<u8> {
     (percent != 0).then_some(percent)
 }
 
+/// The labels are those of the state that the tree was opened at: no device goes any more by a guid
+/// that it had in a newer one ([`OpenOptions::successors`]).
+pub fn forget_successors(tree: &VdevTree) {
+    tree.opening.forget_successors();
+}
+
 /// What devices and blocks of the tree are made to do wrong.
 pub fn injector(tree: &VdevTree) -> &Arc<Injector> {
     &tree.common.faults

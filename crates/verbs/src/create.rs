@@ -96,17 +96,25 @@ pub fn volume_reservation(open: &OpenPool, size_bytes: u64, block_bytes: u64, co
 }
 
 /// Checks how a new dataset is to be shared.
-pub fn check_shares(serving: &Serving, typed: &[(String, String)]) -> Result<(), Failure> {
+pub fn check_shares(
+    serving: &Serving,
+    doing: &str,
+    typed: &[(String, String)],
+) -> Result<(), Failure> {
     for (name, value) in typed {
         if name == ISCSI_PROPERTY {
             serving.volumes.check_share(value)?;
         }
-        if name == NFS_PROPERTY {
-            serving.nfs.check_share(value)?;
-        }
-        if name == SMB_PROPERTY {
-            serving::smb::check_property(value)?;
-        }
+        let checked = match name.as_str() {
+            NFS_PROPERTY => serving.nfs.check_share(value),
+            SMB_PROPERTY => serving::smb::check_property(value),
+            _ => Ok(()),
+        };
+        // OpenZFS's words (`zfs_valid_proplist`, lib/libzfs/libzfs_dataset.c), then the option.
+        checked.map_err(|why| {
+            let head = format!("{doing}: '{name}' cannot be set to invalid options");
+            Failure::new(why.kind, format!("{head}\n{}", why.message))
+        })?;
     }
     Ok(())
 }
@@ -127,9 +135,35 @@ pub fn zfs_create<'a>(
         opened::check_new_name(&doing, &call.name)?;
         let open = place_of_new(&serving.pools, &doing, &call.name, call.parents).await?;
         let _admin = open.admin.lock().await;
-        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let failed = |error: DatasetError| match &error {
+            // Whatever quota or reservation it is that does not fit (`zfs_create`,
+            // lib/libzfs/libzfs_dataset.c).
+            DatasetError::InvalidProperty { property, reason }
+                if reason.starts_with("size is ") =>
+            {
+                let message = format!("{doing}: out of space\n'{property}': {reason}");
+                Failure::new(FailureKind::NoSpace, message)
+            }
+            _ => from_dataset(&doing, &error),
+        };
         let dsl = open.pool.dsl();
-        check_shares(serving, &typed)?;
+        let kind = match call.volume_size_bytes {
+            Some(_) => dataset::DatasetKind::Volume,
+            None => dataset::DatasetKind::Filesystem,
+        };
+        // Before anything that is wrong with its properties.
+        let found = dsl.directories().lookup(&call.name).await.ok();
+        let is_made = (found.as_ref()).is_some_and(|found| call.parents && found.kind == kind);
+        let exists = || {
+            let message = format!("{doing}: dataset already exists");
+            Failure::new(FailureKind::Exists, message)
+        };
+        // A volume's are looked at first, for what it reserves.
+        let is_volume = call.volume_size_bytes.is_some();
+        if found.is_some() && !is_made && !is_volume {
+            return Err(exists());
+        }
+        check_shares(serving, &doing, &typed)?;
         let (quotas, properties) = OwnedQuota::split(&doing, &typed)?;
         if !quotas.is_empty() && call.volume_size_bytes.is_some() {
             let message = format!("{doing}: only filesystems have quotas of users and groups");
@@ -140,10 +174,6 @@ pub fn zfs_create<'a>(
             None => properties,
         };
         // The checks first: parents of what cannot be made are not made either.
-        let kind = match call.volume_size_bytes {
-            Some(_) => dataset::DatasetKind::Volume,
-            None => dataset::DatasetKind::Filesystem,
-        };
         dataset::check_new_properties(&planned, kind).map_err(failed)?;
         let mut reply = ZfsCreateReply {
             ancestors: false,
@@ -169,14 +199,13 @@ pub fn zfs_create<'a>(
             .properties
             .extend(quotas.iter().map(OwnedQuota::as_typed));
         reply.ancestors = call.parents;
-        if let Ok(found) = dsl.directories().lookup(&call.name).await {
-            if call.parents && found.kind == kind {
-                reply.ancestors = false;
-                reply.exists = true;
-                return Ok(reply);
-            }
-            let message = format!("{doing}: dataset already exists");
-            return Err(Failure::new(FailureKind::Exists, message));
+        if found.is_some() && !is_made {
+            return Err(exists());
+        }
+        if is_made {
+            reply.ancestors = false;
+            reply.exists = true;
+            return Ok(reply);
         }
         if call.dry_run {
             return Ok(reply);

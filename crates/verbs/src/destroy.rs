@@ -31,7 +31,15 @@ pub fn zfs_destroy<'a>(
     work: &'a Work,
 ) -> BoxFuture<'a, Result<ZfsDestroyReply, Failure>> {
     Box::pin(async move {
-        let open = serving.pools.of_dataset(&call.target)?;
+        // Snapshots are looked for in their filesystem or volume, which is opened first.
+        let opened = call.target.split('@').next().unwrap_or(&call.target);
+        let open = match serving.pools.of_dataset(opened) {
+            Err(failure) if failure.kind == FailureKind::NotFound && opened.contains('#') => {
+                return Err(no_bookmark(opened));
+            }
+            Err(failure) => return Err(failure),
+            Ok(open) => open,
+        };
         let _admin = open.admin.lock().await;
         let reply = match call.target.split_once('@') {
             Some((head, words)) => {
@@ -46,6 +54,11 @@ pub fn zfs_destroy<'a>(
         }
         Ok(reply)
     })
+}
+
+fn no_bookmark(name: &str) -> Failure {
+    let message = format!("bookmark '{name}' does not exist.");
+    Failure::new(FailureKind::NotFound, message)
 }
 
 async fn destroy_bookmark(open: &OpenPool, call: &ZfsDestroy) -> Result<ZfsDestroyReply, Failure> {
@@ -63,8 +76,7 @@ async fn destroy_bookmark(open: &OpenPool, call: &ZfsDestroy) -> Result<ZfsDestr
         known => known.map_err(failed)?,
     };
     if !known.iter().any(|bookmark| bookmark.name == *name) {
-        let message = format!("bookmark '{name}' does not exist.");
-        return Err(Failure::new(FailureKind::NotFound, message));
+        return Err(no_bookmark(name));
     }
     let destroyed = dsl.bookmarks().destroy(std::slice::from_ref(name)).await;
     destroyed.map_err(failed)?;
@@ -253,7 +265,11 @@ async fn destroy_datasets(
     let failed = |error: DatasetError| from_dataset(&doing, &error);
     let dsl = open.pool.dsl();
     if call.defer {
-        let message = format!("{doing}: only snapshots can be destroyed later ('-d')");
+        let message = format!(
+            "cannot open '{}': missing '@' delimiter in snapshot name\n\
+             only snapshots can be destroyed later ('-d')",
+            call.target
+        );
         return Err(Failure::new(FailureKind::Invalid, message));
     }
     if !call.target.contains('/') && !call.recursive && !call.dependents {
@@ -611,7 +627,8 @@ pub async fn add_clones(
         if info.kind != DatasetKind::Snapshot {
             continue;
         }
-        let clones = directories.clones(&info.name).await.map_err(failed)?;
+        let snapshot = info.name.clone();
+        let clones = directories.clones(&snapshot).await.map_err(failed)?;
         for clone in clones {
             if known.contains(&clone) {
                 continue;
@@ -620,7 +637,11 @@ pub async fn add_clones(
                 let message = format!("{doing}: it has dependent clones; they go too with '-R'");
                 return Err(Failure::new(FailureKind::Busy, message).with_refusal(
                     Refusal::Dependents {
-                        target: call.target.clone(),
+                        // Of several snapshots, the one that has it.
+                        target: match call.target.contains('@') {
+                            true => snapshot,
+                            false => call.target.clone(),
+                        },
                         kind: match call.target.contains('@') {
                             true => api::DatasetKind::Snapshot,
                             false => api::DatasetKind::Filesystem,

@@ -12,7 +12,7 @@ use filesystem::{Attributes, FileKind, Filesystem, FsError};
 
 use crate::temporary::{Temporary, temporary};
 use service::error::{from_access, from_dataset};
-use service::opened::{Takes, opened};
+use service::opened::{Takes, check_name, opened};
 use service::pools::OpenPool;
 use serving::Serving;
 use serving::mounts::Mounts;
@@ -26,17 +26,18 @@ pub fn zfs_diff<'a>(
     call: &'a ZfsDiff,
 ) -> BoxFuture<'a, Result<ZfsDiffReply, Failure>> {
     Box::pin(async move {
-        let open = serving.pools.of_dataset(&call.to)?;
         let head = call.to.split('@').next().unwrap_or(&call.to);
+        check_name(head, Takes::Filesystem)?;
+        let open = serving.pools.of_dataset(head)?;
         let of = call.from.split('@').next().unwrap_or(&call.from);
         opened(&open, of, Takes::Filesystem).await?;
-        let mountpoint = mountpoint(&serving.mounts, head)?;
         let from_head = call.from.split('@').next().unwrap_or(&call.from);
-        let older = look_up(&open, &call.from).await?;
         if from_head != head {
             is_ancestor(&open, head, &call.from).await?;
             self::mountpoint(&serving.mounts, from_head)?;
         }
+        let mountpoint = mountpoint(&serving.mounts, head)?;
+        let older = look_up(&open, &call.from).await?;
         if call.to.contains('@') {
             let newer = look_up(&open, &call.to).await?;
             if newer.createtxg <= older.createtxg {
@@ -106,8 +107,7 @@ async fn is_ancestor(open: &OpenPool, head: &str, from: &str) -> Result<(), Fail
     loop {
         let info = look_up(open, &at).await?;
         let Some(origin) = info.origin else {
-            let message = "Unable to determine which snapshots to compare: \n   Not an earlier \
-                           snapshot from the same fs";
+            let message = "Not an earlier snapshot from the same fs: invalid name";
             return Err(Failure::new(FailureKind::Invalid, message));
         };
         let above = origin.split('@').next().unwrap_or(&origin).to_owned();

@@ -8,11 +8,13 @@ use api::{
 };
 use device::{BoxFuture, DeviceError};
 use format::Txg;
+use futures::future::join_all;
 use pool::{
     FoundPool, FoundState, ImportSpec, MissingLogs, Pool, PoolError, Probe, Rewind, ScanSpec,
 };
+use tokio::sync::oneshot;
 
-use crate::zpool::{not_at_the_next_start, take_altroot, typed};
+use crate::zpool::{check_cache_file, not_at_the_next_start, take_altroot, typed};
 use service::condition;
 use service::error::from_pool;
 use service::pools::{Arrival, OpenPool};
@@ -124,15 +126,19 @@ pub fn zpool_import<'a>(
             call.search.clone()
         };
         for path in &call.search {
-            if let Err(error) = serving.world.look_at(path).await {
-                let why = match error {
-                    DeviceError::Open { .. } => "no such file or directory".to_owned(),
-                    error => error.to_string(),
-                };
-                return Err(Failure::new(
-                    FailureKind::NotFound,
-                    format!("cannot search '{path}': {why}"),
-                ));
+            match serving.world.look_at(path).await {
+                Ok(_) => {}
+                Err(DeviceError::Open { source, .. }) => {
+                    // Nothing is found where nothing is, as OpenZFS has it.
+                    if source.kind() != std::io::ErrorKind::NotFound {
+                        let message = format!("cannot resolve path '{path}': {source}");
+                        return Err(Failure::new(FailureKind::NotFound, message));
+                    }
+                }
+                Err(error) => {
+                    let message = format!("cannot search '{path}': {error}");
+                    return Err(Failure::new(FailureKind::NotFound, message));
+                }
             }
         }
         let scan = ScanSpec {
@@ -143,21 +149,49 @@ pub fn zpool_import<'a>(
         let mut found = importable(serving, &scan, &call).await?;
         let Some(wanted) = &call.pool else {
             let mut reply = ZpoolImportReply::default();
+            if call.all {
+                // They are opened side by side (`import_pools`, cmd/zpool/zpool_main.c), and
+                // mounted and shared in their order, which is that of their names. Who waits has
+                // the name of its own pool, and waits for pools of names before it alone: no two
+                // callers wait for each other. A pool of the name that the one before it has waits
+                // for that one before it has anything.
+                let (scan, call) = (&scan, &call);
+                let mut last: Option<Before> = None;
+                let mut last_name: Option<String> = None;
+                let imports = found.into_iter().map(|pool| {
+                    let (done, after) = oneshot::channel();
+                    let mut before = last.replace(after);
+                    let name_before = last_name.replace(pool.name.clone());
+                    let is_same = name_before.as_ref() == Some(&pool.name);
+                    let waits_first = is_same || call.new_name.is_some();
+                    async move {
+                        let scan = scan.clone();
+                        if waits_first {
+                            wait_for(&mut before).await;
+                        }
+                        let outcome = import_found(serving, pool, scan, call, &mut before).await;
+                        wait_for(&mut before).await;
+                        drop(done);
+                        outcome
+                    }
+                });
+                let imports: Vec<_> = imports.collect();
+                for outcome in join_all(imports).await {
+                    match outcome {
+                        Ok(imported) => reply.imported.push(imported),
+                        Err(failure) => reply.failures.push(failure),
+                    }
+                }
+                return Ok(reply);
+            }
             for pool in found {
-                if !call.all {
-                    let probe = pool::probe(&serving.world, &pool)
-                        .await
-                        .map_err(|error| from_pool("cannot look at a pool", &error))?;
-                    let foreign = pool.state == FoundState::Active
-                        && pool.hostid != 0
-                        && pool.hostid != serving.host.hostid;
-                    reply.found.push(report(&pool, &probe, foreign));
-                    continue;
-                }
-                match import_found(serving, pool, scan.clone(), &call).await {
-                    Ok(imported) => reply.imported.push(imported),
-                    Err(failure) => reply.failures.push(failure),
-                }
+                let probe = pool::probe(&serving.world, &pool)
+                    .await
+                    .map_err(|error| from_pool("cannot look at a pool", &error))?;
+                let foreign = pool.state == FoundState::Active
+                    && pool.hostid != 0
+                    && pool.hostid != (serving.host)().hostid;
+                reply.found.push(report(&pool, &probe, foreign));
             }
             return Ok(reply);
         };
@@ -186,7 +220,8 @@ pub fn zpool_import<'a>(
         let mut matching = found.into_iter().filter(is_wanted);
         let Some(pool) = matching.next() else {
             return Err(if is_open() {
-                name.already_imported()
+                let new_name = call.new_name.as_deref();
+                Wanted { new_name, ..name }.already_imported()
             } else {
                 name.not_found()
             });
@@ -198,7 +233,7 @@ pub fn zpool_import<'a>(
                 ImportObstacle::Ambiguous,
             ));
         }
-        let imported = import_found(serving, pool, scan.clone(), &call).await?;
+        let imported = import_found(serving, pool, scan.clone(), &call, &mut None).await?;
         Ok(ZpoolImportReply {
             imported: vec![imported],
             ..ZpoolImportReply::default()
@@ -223,9 +258,21 @@ async fn importable(
         .map(|open| open.pool.guid())
         .collect();
     found.retain(|pool| {
-        !open_guids.contains(&pool.guid) && (pool.state == FoundState::Destroyed) == call.destroyed
+        let is_meant = call.guids.is_empty() || call.guids.contains(&reports::guid(pool.guid));
+        let is_wanted = (pool.state == FoundState::Destroyed) == call.destroyed;
+        is_meant && is_wanted && !open_guids.contains(&pool.guid)
     });
     Ok(found)
+}
+
+/// Ends when the pool before this one is mounted and shared, or will not be.
+type Before = oneshot::Receiver<()>;
+
+async fn wait_for(before: &mut Option<Before>) {
+    if let Some(before) = before.take() {
+        // Nothing is ever sent: it ends when the other end is dropped.
+        let _ = before.await;
+    }
 }
 
 /// Imports what `scan` found.
@@ -234,6 +281,7 @@ async fn import_found(
     mut found: FoundPool,
     mut scan: ScanSpec,
     call: &ZpoolImport,
+    before: &mut Option<Before>,
 ) -> Result<ImportedPool, Failure> {
     let name = call.new_name.clone().unwrap_or_else(|| found.name.clone());
     let old_name = found.name.clone();
@@ -243,6 +291,7 @@ async fn import_found(
     };
     let doing = wanted.doing();
     let guid = found.guid;
+    check_cache_file(&doing, &typed(&call.properties)).await?;
     let claim = serving.pools.claim(&doing, &name, Some(guid)).await?;
     if serving
         .pools
@@ -292,8 +341,9 @@ async fn import_found(
         .any(|(name, value)| name == "readonly" && value == "on");
     properties.retain(|(name, _)| name != "readonly");
     let accessed_s = found.timestamp_s;
-    let mut spec = ImportSpec::new(found, serving.host.clone());
+    let mut spec = ImportSpec::new(found, (serving.host)());
     spec.cache = Some(Arc::clone(serving.pools.cache()));
+    spec.spares_by_hand = serving.pools.spares_by_hand;
     if !call.dry_run {
         spec.events = Some(serving.events.clone());
     }
@@ -343,6 +393,7 @@ async fn import_found(
         let what = InjectCommand::Import;
         injections.take_long(clock, &name, what, begun_ns).await;
         crate::zpool::log_command(&pool, &call.command).await;
+        wait_for(before).await;
         let mount = (!call.no_mount).then(|| call.mount_options.clone());
         imported.warnings = serving.adopt(pool, Arrival::Imported, mount).await;
     }

@@ -5,7 +5,7 @@
 use api::{
     Empty, EventKind, Failure, FailureKind, InjectAdd, InjectAddReply, InjectCancel, InjectCommand,
     InjectError, InjectFault, InjectIo, InjectListReply, InjectRecord, InjectRegion, InjectState,
-    ZpoolFreeze,
+    InjectTune, ZpoolFreeze,
 };
 use device::BoxFuture;
 use format::{
@@ -425,6 +425,19 @@ pub fn list(pools: &Pools) -> Result<InjectListReply, Failure> {
     }
     records.sort_by_key(|record| record.id);
     Ok(InjectListReply { records })
+}
+
+/// Sets a tunable.
+pub fn tune(pools: &Pools, call: &InjectTune) -> Result<Empty, Failure> {
+    pools.injections.check_allowed()?;
+    if !pools.injections.tune(&call.name, call.value) {
+        let message = format!("cannot tune '{}': no such tunable is here", call.name);
+        return Err(Failure::new(FailureKind::NotFound, message));
+    }
+    for open in pools.all() {
+        pools.injections.tune_pool(&open.pool);
+    }
+    Ok(Empty {})
 }
 
 /// Ends a fault, or all.

@@ -124,8 +124,7 @@ pub fn zfs_change_key<'a>(
         {
             return Err(invalid(match call.key {
                 Some(_) => {
-                    "Only keyformat, keylocation, pbkdf2iters, and user properties may be set with \
-                 this command."
+                    "Only keyformat, keylocation and pbkdf2iters may be set with this command."
                 }
                 None => "Only user properties may be set with 'zfs change-key -i'",
             }));

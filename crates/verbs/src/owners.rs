@@ -65,7 +65,7 @@ impl OwnedQuota {
             let amount = || match typed.as_str() {
                 "none" => Ok(0),
                 other => dataset::props::parse_size(other)
-                    .map_err(|why| invalid(format!("{why} in '{name}={typed}'"))),
+                    .map_err(|why| invalid(format!("{why}\n'{name}' is an amount or none"))),
             };
             if let Some((kind, of_objects)) = QuotaKind::of_default_property(name) {
                 quotas.push(Self {
@@ -76,6 +76,9 @@ impl OwnedQuota {
                     amount: amount()?,
                 });
                 continue;
+            }
+            if name.starts_with("written@") {
+                return Err(invalid(format!("'{name}' is readonly")));
             }
             let Some((owner, what, whose)) = Self::parse_name(name) else {
                 rest.push((name.clone(), typed.clone()));
@@ -151,10 +154,17 @@ pub async fn check_owned_quotas(
     let info = found.map_err(|error| from_dataset(&doing, &error))?;
     match quotas.first() {
         Some(first) if info.kind != dataset::DatasetKind::Filesystem => {
-            let message = format!(
-                "{doing}: '{}' does not apply to datasets of this type",
-                first.name
-            );
+            // The kernel's EINVAL in OpenZFS; the defaults are checked before it.
+            let message = match first.id {
+                None => format!(
+                    "{doing}: '{}' does not apply to datasets of this type",
+                    first.name
+                ),
+                Some(_) => format!(
+                    "{doing}: invalid property value\n'{}' is of filesystems",
+                    first.name
+                ),
+            };
             Err(Failure::new(FailureKind::Invalid, message))
         }
         _ => Ok(()),

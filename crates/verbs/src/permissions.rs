@@ -12,8 +12,19 @@ use dataset::{Credentials, DatasetError, DatasetKind, GrantChange, ListOptions};
 use crate::zpool::log_command;
 use host::accounts::{groups_of, user_and_group_names};
 use service::error::from_dataset;
+use service::opened::{Takes, check_name};
 use service::pools::{OpenPool, Pools};
 use serving::Serving;
+
+/// A user of this host, with all groups.
+pub fn credentials(uid: u32, gid: u32) -> Credentials {
+    let mut gids = vec![u64::from(gid)];
+    gids.extend(groups_of(uid));
+    Credentials {
+        uid: uid.into(),
+        gids,
+    }
+}
 
 /// Whether a user has the permissions that a request needs, and it needs some.
 pub fn may<'a>(
@@ -26,12 +37,7 @@ pub fn may<'a>(
         if needs.is_empty() {
             return false;
         }
-        let mut gids = vec![u64::from(gid)];
-        gids.extend(groups_of(uid));
-        let who = Credentials {
-            uid: uid.into(),
-            gids,
-        };
+        let who = credentials(uid, gid);
         for need in &needs {
             match has(&serving.pools, need, &who).await {
                 Ok(true) => {}
@@ -89,6 +95,7 @@ async fn has(pools: &Pools, need: &Needed, who: &Credentials) -> Result<bool, Fa
 }
 
 async fn opened(open: &OpenPool, name: &str) -> Result<(), Failure> {
+    check_name(name, Takes::Heads)?;
     let doing = format!("cannot open '{name}'");
     let found = open.pool.dsl().directories().lookup(name).await;
     match found {
@@ -147,7 +154,17 @@ pub fn zfs_allow<'a>(pools: &'a Pools, call: ZfsAllow) -> BoxFuture<'a, Result<E
         let _admin = open.admin.lock().await;
         opened(&open, &call.name).await?;
         let doing = format!("cannot set permissions on '{}'", call.name);
-        let failed = |error: DatasetError| from_dataset(&doing, &error);
+        let failed = |error: DatasetError| match error {
+            // `zfs_set_fsacl`, lib/libzfs/libzfs_dataset.c.
+            DatasetError::InvalidProperty { reason, .. } => Failure::new(
+                FailureKind::Invalid,
+                format!(
+                    "{doing}: operation not applicable to datasets of this type\n\
+                     {reason}; see zfs-allow(8)"
+                ),
+            ),
+            error => from_dataset(&doing, &error),
+        };
         let changes: Vec<GrantChange> = (call.grantees.iter())
             .map(|grantee| GrantChange {
                 grantee: as_asked(grantee.clone()),

@@ -12,9 +12,10 @@ use device::BoxFuture;
 use filesystem::FsError;
 use serve_fuse::UnmountMode;
 
-use crate::create::volume_reservation;
+use crate::create::{check_shares, volume_reservation};
 use crate::owners::OwnedQuota;
 use service::error::{all_done, and_back, from_access, from_dataset};
+use service::opened::{Takes, check_name};
 use service::pools::{OpenPool, Pools};
 use serving::Serving;
 use serving::iscsi::ISCSI_PROPERTY;
@@ -158,19 +159,9 @@ pub fn zfs_set<'a>(
 ) -> BoxFuture<'a, Result<ZfsChanged, Failure>> {
     Box::pin(async move {
         let properties = by_full_names(call.properties.into_iter().collect());
-        for (name, value) in &properties {
-            if name == ISCSI_PROPERTY {
-                serving.volumes.check_share(value)?;
-            }
-            if name == NFS_PROPERTY {
-                serving.nfs.check_share(value)?;
-            }
-            if name == SMB_PROPERTY {
-                serving::smb::check_property(value)?;
-            }
-        }
         let first = call.names.first().map_or("", String::as_str);
         let doing = format!("cannot set property for '{first}'");
+        check_shares(serving, &doing, &properties)?;
         // As `nfs_validate_shareopts` (lib/libshare) has it, "off" is said where nothing is shared.
         let is_share = |name: &str| name == NFS_PROPERTY || name == SMB_PROPERTY;
         if let Some((name, _)) =
@@ -188,6 +179,7 @@ pub fn zfs_set<'a>(
         let mut failures = Vec::new();
         for name in &call.names {
             let done = async {
+                check_name(name, Takes::Datasets)?;
                 if !quotas.is_empty() {
                     crate::owners::check_owned_quotas(&serving.pools, name, &quotas).await?;
                 }
@@ -227,6 +219,10 @@ pub fn zfs_inherit<'a>(
         let mut changed = ZfsChanged::default();
         let mut failures = Vec::new();
         for name in &call.names {
+            if let Err(failure) = check_name(name, Takes::Datasets) {
+                failures.push(failure);
+                continue;
+            }
             let names = match call.recursive {
                 true => having(&serving.pools, property, name).await,
                 false => Ok(vec![name.clone()]),
@@ -234,8 +230,10 @@ pub fn zfs_inherit<'a>(
             match names {
                 Ok(names) => {
                     for name in names {
-                        let done =
-                            change_properties(serving, &name, &changes, false, &call.command);
+                        let done = async {
+                            check_has(&serving.pools, property, &name).await?;
+                            change_properties(serving, &name, &changes, false, &call.command).await
+                        };
                         match done.await {
                             Ok(warnings) => changed.warnings.extend(warnings),
                             Err(failure) => failures.push(failure),
@@ -247,6 +245,25 @@ pub fn zfs_inherit<'a>(
         }
         all_done(&failures).map(|_| changed)
     })
+}
+
+/// Refuses to have a dataset inherit what its kind does not have (`zfs_prop_inherit`,
+/// lib/libzfs/libzfs_dataset.c). A dataset that is not there is told of by the change itself.
+async fn check_has(pools: &Pools, property: &str, name: &str) -> Result<(), Failure> {
+    let Some(native) = find(property) else {
+        return Ok(());
+    };
+    let open = pools.of_dataset(name)?;
+    match open.pool.dsl().directories().lookup(name).await {
+        Ok(found) if !native.kinds.meets(found.kind.kinds()) => {
+            let message = format!(
+                "cannot inherit {property} for '{name}': property doesn't apply to datasets of \
+                 this type"
+            );
+            Err(Failure::new(FailureKind::Invalid, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Datasets at and below `top` of the kinds that have a property (`inherit_recurse_cb`,

@@ -20,7 +20,25 @@ pub fn zfs_redact<'a>(
     work: &'a Arc<Work>,
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
-        let open = pools.of_dataset(&call.snapshot)?;
+        let open = (pools.of_dataset(&call.snapshot)).map_err(|failure| {
+            let name = &call.snapshot;
+            let (first, rest) = failure
+                .message
+                .split_once('\n')
+                .unwrap_or((&failure.message, ""));
+            let message = format!("{first}\nprovided snapshot {name} does not exist\n{rest}");
+            Failure::new(failure.kind, message.trim_end().to_owned())
+        })?;
+        let pool = open.pool.name();
+        let is_elsewhere = |name: &&String| !api::is_within(name, &pool);
+        if let Some(name) = call.with.iter().find(is_elsewhere) {
+            // The first thing that `dsl_dir_hold` looks at (module/zfs/dsl_dir.c).
+            let message = format!(
+                "potentially invalid redaction snapshot; full dataset names required: '{name}' \
+                 is not in pool '{pool}'"
+            );
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
         // Nobody exports it meanwhile but by force, which breaks it off.
         let working = open.receives.begin();
         let stops = {
@@ -39,26 +57,44 @@ pub fn zfs_redact<'a>(
     })
 }
 
+/// The words for all that is no snapshot to redact with (`EINVAL`).
+const NOT_DESCENDANT: &str = "redaction snapshot must be descendent of snapshot being redacted";
+
 /// Why a bookmark was not made, in OpenZFS's words.
 fn told(call: &ZfsRedact, error: &DatasetError) -> Failure {
     let name = &call.bookmark;
     let (kind, message) = match error {
-        DatasetError::NotFound { name } => (
-            FailureKind::NotFound,
-            format!("provided snapshot {name} does not exist"),
-        ),
+        DatasetError::NotFound { name: missing } => {
+            let mut all = std::iter::once(&call.snapshot).chain(&call.with);
+            let asked = all.find(|asked| asked.starts_with(missing.as_str()));
+            let name = asked.unwrap_or(missing);
+            (
+                FailureKind::NotFound,
+                format!(
+                    "cannot open '{name}': dataset does not exist\n\
+                     provided snapshot {name} does not exist"
+                ),
+            )
+        }
         DatasetError::Redact { obstacle, .. } => match obstacle {
             RedactObstacle::Exists => (
                 FailureKind::Exists,
                 format!("specified redaction bookmark ({name}) provided already exists"),
             ),
             RedactObstacle::UnderWay => (FailureKind::Busy, obstacle.to_string()),
-            other => (FailureKind::Invalid, other.to_string()),
+            // OpenZFS's words, and what helps on a line of its own.
+            other => (
+                FailureKind::Invalid,
+                other.to_string().replacen("; ", "\n", 1),
+            ),
         },
         DatasetError::InvalidName { .. } if name.contains('#') => (
             FailureKind::Invalid,
             "redaction bookmark name must not contain '#'".to_owned(),
         ),
+        DatasetError::InvalidName { .. } | DatasetError::WrongKind { .. } => {
+            (FailureKind::Invalid, format!("{NOT_DESCENDANT}\n{error}"))
+        }
         DatasetError::Interrupted => (
             FailureKind::Canceled,
             "the redaction was canceled; the same command goes on with it".to_owned(),

@@ -3,6 +3,7 @@
 //! Source: cmd/zpool/zpool_vdev.c (`get_replication`, `check_replication`), whose words these are.
 
 use std::io::{Seek, SeekFrom};
+use std::path::Path;
 
 use api::Failure;
 use pool::{LeafSpec, VdevClass, VdevLayout, VdevSpec, VdevStatus};
@@ -64,8 +65,30 @@ fn kind_of(leaf: &LeafSpec) -> &'static str {
     if leaf.is_file { "file" } else { "disk" }
 }
 
-/// Refuses new vdevs that differ from each other, or from those of the pool if these agree.
-pub fn check(pool: &[VdevStatus], vdevs: &[VdevSpec]) -> Result<(), Failure> {
+/// Refuses new vdevs that differ from each other, or from those of the pool if these agree. What
+/// lies in the directory of volumes is a device to whoever types it.
+pub fn check(pool: &[VdevStatus], vdevs: &[VdevSpec], volumes: &Path) -> Result<(), Failure> {
+    let mut vdevs = vdevs.to_vec();
+    let leaves = vdevs.iter_mut().flat_map(|vdev| match &mut vdev.layout {
+        VdevLayout::Leaf(leaf) => std::slice::from_mut(leaf),
+        VdevLayout::Mirror(leaves)
+        | VdevLayout::Raidz { leaves, .. }
+        | VdevLayout::Draid { leaves, .. } => leaves,
+    });
+    for leaf in leaves {
+        leaf.is_file &= !Path::new(&leaf.path).starts_with(volumes);
+    }
+    let mut pool = pool.to_vec();
+    for top in &mut pool {
+        let path = top.path.as_deref().map(Path::new);
+        if top.kind == "file" && path.is_some_and(|path| path.starts_with(volumes)) {
+            "disk".clone_into(&mut top.kind);
+        }
+    }
+    check_kinds(&pool, &vdevs)
+}
+
+fn check_kinds(pool: &[VdevStatus], vdevs: &[VdevSpec]) -> Result<(), Failure> {
     let counts =
         |class: VdevClass| !matches!(class, VdevClass::Log | VdevClass::Spare | VdevClass::Cache);
     let refuse = |why: String| Err(in_use(why, false));
@@ -223,13 +246,29 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_is_a_device() {
+        let one = |path: &str, is_file| VdevSpec {
+            layout: VdevLayout::Leaf(LeafSpec {
+                path: path.to_owned(),
+                is_file,
+            }),
+            class: VdevClass::Normal,
+        };
+        let volumes = Path::new("/zvol/");
+        let disk = one("/dev/nonexistent", false);
+        let both = |path| check(&[], &[disk.clone(), one(path, true)], volumes);
+        both("/zvol/tank/volume").unwrap();
+        assert!(both("/zvolume").is_err());
+    }
+
+    #[test]
     fn uneven_redundancy_needs_force() {
         let normal = |parity, count| vdev(VdevClass::Normal, parity, count);
-        let says = |vdevs: &[VdevSpec]| check(&[], vdevs).unwrap_err().message;
-        check(&[], &[normal(None, 2), normal(None, 2)]).unwrap();
-        check(&[], &[normal(Some(1), 3), normal(None, 2)]).unwrap();
-        check(&[], &[normal(None, 2), vdev(VdevClass::Log, None, 1)]).unwrap();
-        check(&[], &[normal(Some(1), 3), normal(Some(1), 4)]).unwrap();
+        let says = |vdevs: &[VdevSpec]| check_kinds(&[], vdevs).unwrap_err().message;
+        check_kinds(&[], &[normal(None, 2), normal(None, 2)]).unwrap();
+        check_kinds(&[], &[normal(Some(1), 3), normal(None, 2)]).unwrap();
+        check_kinds(&[], &[normal(None, 2), vdev(VdevClass::Log, None, 1)]).unwrap();
+        check_kinds(&[], &[normal(Some(1), 3), normal(Some(1), 4)]).unwrap();
         let draid = |parity, count: usize| VdevSpec {
             layout: VdevLayout::Draid {
                 parity,
@@ -239,7 +278,7 @@ mod tests {
             },
             class: VdevClass::Normal,
         };
-        check(&[], &[draid(1, 3), draid(1, 4), normal(Some(1), 3)]).unwrap();
+        check_kinds(&[], &[draid(1, 3), draid(1, 4), normal(Some(1), 3)]).unwrap();
         assert!(
             says(&[draid(1, 3), normal(Some(2), 3)])
                 .ends_with("draid and raidz vdevs with different redundancy, 1 vs. 2 are present")
@@ -258,7 +297,7 @@ mod tests {
         );
         assert!(says(&[normal(Some(2), 5), normal(None, 2)]).contains("2 vs. 1 (2-way)"));
         let special = vdev(VdevClass::Special, None, 1);
-        let refused = check(&[], &[normal(None, 2), special]).unwrap_err();
+        let refused = check_kinds(&[], &[normal(None, 2), special]).unwrap_err();
         assert!(
             matches!(
                 refused.refusal.as_deref(),

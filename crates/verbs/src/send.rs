@@ -15,7 +15,8 @@ use api::{
     ZfsSendReply,
 };
 use dataset::{
-    DatasetError, DatasetInfo, DatasetKind, ListOptions, PropertySource, PropertyValue, ResumeToken,
+    DatasetError, DatasetInfo, DatasetKind, ListOptions, PropertySource, PropertyValue,
+    ResumeToken, SendSource,
 };
 use device::BoxFuture;
 use format::stream::StreamFeatures;
@@ -60,7 +61,10 @@ pub fn zfs_send_plan<'a>(
         let plan = plan(pools, &call.send).await?;
         let mut streams = Vec::new();
         for (name, from) in &plan.streams {
-            let size_bytes = estimate(&plan, name, from.as_deref()).await?;
+            let size_bytes = match counted(&plan, name, from.as_deref()).await? {
+                Some(size_bytes) => size_bytes,
+                None => estimate(&plan, name, from.as_deref()).await?,
+            };
             streams.push(PlannedStream {
                 name: name.clone(),
                 from: from.clone(),
@@ -126,7 +130,6 @@ async fn write(
     output: &mut Output,
     progress: &stream::Progress,
 ) -> Result<(), Failure> {
-    let dsl = plan.open.pool.dsl();
     if plan.is_package {
         let mut features = StreamFeatures::SA_SPILL;
         if call.holds {
@@ -147,13 +150,7 @@ async fn write(
             head::send(plan, name, from.as_deref(), output, progress).await?;
             continue;
         }
-        let (sends, from) = (dsl.sends(), from.as_deref());
-        let source = match &plan.redact {
-            Some(bookmark) => sends.redacted_source(name, from, bookmark).await,
-            None if plan.options.raw => sends.raw_source(name, from).await,
-            None => sends.source(name, from).await,
-        };
-        let source = source.map_err(|error| of_dataset(name, &error))?;
+        let source = source_of(plan, name, from.as_deref()).await?;
         stream::send(&source, &plan.options, &mut *output, progress)
             .await
             .map_err(|error| of_stream(name, &error))?;
@@ -166,6 +163,17 @@ async fn write(
     Ok(())
 }
 
+/// What a stream of a snapshot is made of.
+async fn source_of(plan: &Plan, name: &str, from: Option<&str>) -> Result<SendSource, Failure> {
+    let sends = plan.open.pool.dsl().sends();
+    let source = match &plan.redact {
+        Some(bookmark) => sends.redacted_source(name, from, bookmark).await,
+        None if plan.options.raw => sends.raw_source(name, from).await,
+        None => sends.source(name, from).await,
+    };
+    source.map_err(|error| of_dataset(name, &error))
+}
+
 fn of_dataset(name: &str, error: &DatasetError) -> Failure {
     match error {
         // In the words of `zfs_send_one_cb_impl` (lib/libzfs/libzfs_sendrecv.c).
@@ -173,6 +181,13 @@ fn of_dataset(name: &str, error: &DatasetError) -> Failure {
             let message =
                 format!("warning: cannot send '{name}': not an earlier snapshot from the same fs");
             Failure::new(FailureKind::Invalid, message)
+        }
+        DatasetError::KeyNotLoaded { root, .. } => {
+            let message = format!(
+                "warning: cannot send '{name}': dataset key must be loaded\n\
+                 it is loaded by 'zfs load-key {root}'"
+            );
+            Failure::new(FailureKind::Busy, message)
         }
         DatasetError::NotFound { name: missing } if missing.contains('#') => {
             from_dataset(&format!("cannot open '{missing}'"), error)
@@ -246,7 +261,11 @@ async fn plan(pools: &Pools, call: &ZfsSend) -> Result<Plan, Failure> {
         warnings: Vec::new(),
     };
     if name.contains('#') {
-        return Err(invalid(name, "a bookmark has no contents; give a snapshot"));
+        let message = format!(
+            "cannot open '{name}': bookmark delimiter '#' is not expected here\n\
+             a bookmark has no contents; give a snapshot"
+        );
+        return Err(Failure::new(FailureKind::Invalid, message));
     }
     let directories = plan.open.pool.dsl().directories();
     // What does not exist is told before anything is sent.
@@ -361,6 +380,11 @@ async fn plan(pools: &Pools, call: &ZfsSend) -> Result<Plan, Failure> {
             });
             let newest = described.snapshots.iter().find(|(short, _)| short == to);
             let guid = known.or(newest.map(|(_, guid)| *guid));
+            if call.no_preserve_encryption && !call.raw && is_encrypted(&plan.open, &one).await? {
+                plan.warnings.push(format!(
+                    "no-preserve-encryption flag set, sending dataset {one} without encryption"
+                ));
+            }
             parents.insert(one, guid.unwrap_or(0));
             package.datasets.push(described);
         }
@@ -536,9 +560,14 @@ async fn describe(
     let failed = |error: DatasetError| of_dataset(head, &error);
     let info = dsl.directories().lookup(head).await.map_err(failed)?;
     let key = dsl.keys().info(head).await.map_err(failed)?;
-    if key.is_some() && !call.raw {
-        let why = "encrypted dataset may not be sent with properties without the raw flag";
-        return Err(invalid(head, why));
+    if key.is_some() && !call.raw && !call.no_preserve_encryption {
+        // `send_iterate_fs`, lib/libzfs/libzfs_sendrecv.c.
+        let message = format!(
+            "cannot send {}: encrypted dataset {head} may not be sent with properties without the \
+             raw flag\nsend it as it is ('-w'), or in the clear ('-U')",
+            call.snapshot
+        );
+        return Err(Failure::new(FailureKind::Invalid, message));
     }
     let origin = match &info.origin {
         Some(origin) => Some(dsl.directories().lookup(origin).await.map_err(failed)?),
@@ -552,12 +581,16 @@ async fn describe(
         name: head.to_owned(),
         origin: origin.map(|origin| origin.guid.get()),
         parent_from: parent.copied().unwrap_or(0),
-        is_encryption_root: key.is_some_and(|key| key.is_root),
+        is_encryption_root: call.raw && key.is_some_and(|key| key.is_root),
         ..PackageDataset::default()
     };
     if call.replicate || call.properties || call.backup {
         out.has_properties = true;
         out.properties = own_properties(open, head, call.backup).await?;
+        if !call.raw {
+            // What arrives in the clear has no key (`-U`).
+            out.properties.retain(|(name, _)| name != "keylocation");
+        }
     }
     let last = snapshots.last().map(|info| info.name.clone());
     let mut has_begun = from.is_none();
@@ -580,6 +613,11 @@ async fn describe(
         has_begun |= from == Some(name.as_str());
     }
     Ok(out)
+}
+
+async fn is_encrypted(open: &OpenPool, head: &str) -> Result<bool, Failure> {
+    let info = open.pool.dsl().keys().info(head).await;
+    Ok(info.map_err(|error| of_dataset(head, &error))?.is_some())
 }
 
 /// Properties that are a dataset's own (`send_iterate_prop`).
@@ -765,6 +803,22 @@ async fn with_guid(
         until = Some(info.createtxg);
         at = dataset::name::split_snapshot(&origin).0.to_owned();
     }
+}
+
+/// How much a stream comes to that redaction lists have a say in, which nothing else tells
+/// (`zfs_ioc_send_space`, module/zfs/zfs_ioctl.c); none for any other.
+async fn counted(plan: &Plan, name: &str, from: Option<&str>) -> Result<Option<u64>, Failure> {
+    let may_be = plan.redact.is_some() || from.is_some_and(|from| from.contains('#'));
+    if !may_be || !name.contains('@') {
+        return Ok(None);
+    }
+    let source = source_of(plan, name, from).await?;
+    let redactions = &source.redactions;
+    if redactions.of_stream.is_none() && redactions.of_receiver.is_none() {
+        return Ok(None);
+    }
+    let size = stream::size(&source, &plan.options).await;
+    size.map(Some).map_err(|error| of_stream(name, &error))
 }
 
 /// About how long a stream is (`dmu_send_estimate_fast`, module/zfs/dmu_send.c): data as it is

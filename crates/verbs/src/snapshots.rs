@@ -14,7 +14,7 @@ use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::zfs::mode;
 use crate::zpool::{log_command, typed};
-use service::error::{all_done, from_access, from_dataset, suspended};
+use service::error::{all_done, from_access, from_dataset, name_fault, suspended};
 use service::opened::{Takes, check_name, check_new_name, place_of_new};
 use service::pools::{OpenPool, Pools};
 use serving::Serving;
@@ -68,7 +68,7 @@ pub fn zfs_clone<'a>(
             ));
         }
         let typed = by_full_names(typed(&call.properties));
-        check_shares(serving, &typed)?;
+        check_shares(serving, &doing, &typed)?;
         let (quotas, mut properties) = OwnedQuota::split(&doing, &typed)?;
         if !quotas.is_empty() && origin.head_kind == DatasetKind::Volume {
             return Err(invalid("only filesystems have quotas of users and groups"));
@@ -240,10 +240,18 @@ pub fn zfs_bookmark<'a>(
                     FailureKind::Invalid,
                     "source is not an ancestor of the new bookmark's dataset",
                 ),
+                DatasetError::InvalidName { reason, .. } => {
+                    let message = format!("{doing}: invalid argument\n{reason}");
+                    return Failure::new(FailureKind::Invalid, message);
+                }
                 _ => return from_dataset(&doing, &error),
             };
             Failure::new(kind, format!("{doing}: {what}"))
         };
+        if let Some(fault) = name_fault(&call.source) {
+            let message = format!("cannot open '{}': {fault}", call.source);
+            return Err(Failure::new(FailureKind::Invalid, message));
+        }
         match call.source.split_once('#') {
             None => {
                 opened(&open, &call.source).await?;
@@ -252,7 +260,8 @@ pub fn zfs_bookmark<'a>(
                 opened(&open, head).await?;
                 let known = dsl.bookmarks().list(head).await.map_err(told)?;
                 if !known.iter().any(|bookmark| bookmark.name == call.source) {
-                    return Err(missing(&format!("cannot open '{}'", call.source)));
+                    let message = format!("cannot open '{}': no such pool or dataset", call.source);
+                    return Err(Failure::new(FailureKind::NotFound, message));
                 }
             }
         }

@@ -16,6 +16,7 @@ use format::{RedactionListPhys, SnapshotBookmark};
 use host::accounts::{id_of, names_in};
 
 use service::error::{from_access, from_dataset};
+use service::opened::{Takes, check_name};
 use service::pools::{OpenPool, Pools};
 use serving::Serving;
 
@@ -26,13 +27,22 @@ pub fn zfs_space<'a>(
 ) -> BoxFuture<'a, Result<ZfsSpaceReply, Failure>> {
     Box::pin(async move {
         let name = &call.name;
+        check_name(name, Takes::Datasets)?;
         let open = serving.pools.of_dataset(name)?;
-        let doing = format!("cannot get used/quota for '{name}'");
-        let failed = |error| from_dataset(&doing, &error);
+        let doing = format!("cannot get used/quota for {name}");
+        let failed = |error| from_dataset(&format!("cannot open '{name}'"), &error);
         let dsl = open.pool.dsl();
         let info = dsl.directories().lookup(name).await.map_err(failed)?;
         if info.head_kind != dataset::DatasetKind::Filesystem {
-            let message = "operation is only applicable to filesystems and their snapshots";
+            // A volume is not opened; of its snapshots it is said later (`zfs_do_userspace`).
+            let message = match info.kind {
+                dataset::DatasetKind::Snapshot => {
+                    "operation is only applicable to filesystems and their snapshots".to_owned()
+                }
+                _ => format!(
+                    "cannot open '{name}': operation not applicable to datasets of this type"
+                ),
+            };
             return Err(Failure::new(FailureKind::Invalid, message));
         }
         // What is not mounted is opened for this: nobody shall find the dataset busy for that.
@@ -43,7 +53,16 @@ pub fn zfs_space<'a>(
         };
         let user = User::Command { name: "userspace" };
         let borrowed = open.access.filesystem_to_read(name, user).await;
-        let borrowed = borrowed.map_err(|error| from_access(&doing, &error))?;
+        let borrowed = borrowed.map_err(|error| {
+            let failure = from_access(&doing, &error);
+            match failure.message.contains("encryption key not loaded") {
+                true => {
+                    let message = format!("{doing}: permission denied\n{}", failure.message);
+                    Failure::new(failure.kind, message)
+                }
+                false => failure,
+            }
+        })?;
         let filesystem = borrowed.get();
         let mut reply = ZfsSpaceReply::default();
         let mut outcome = Ok(());

@@ -28,7 +28,8 @@ pub fn zpool_add<'a>(
         let _admin = open.admin.lock().await;
         let vdevs = layouts(&serving.world, &call.vdevs).await?;
         if !call.allow_replication_mismatch {
-            replication::check(&open.pool.status().root.children, &vdevs)?;
+            let volumes = serving.volumes.file("");
+            replication::check(&open.pool.status().root.children, &vdevs, &volumes)?;
         }
         crate::zpool::refuse_open_devices(serving, &vdevs, call.allow_in_use).await?;
         let tree = reports::pool(&open.pool).tree;
@@ -128,7 +129,10 @@ pub fn zpool_reguid<'a>(
         if let Some(guid) = call.guid.map(|guid| guid.0) {
             let mut others = serving.pools.all().into_iter();
             if guid == 0 || others.any(|other| other.pool.guid().get() == guid) {
-                let message = format!("{doing}: {guid} cannot be its GUID; choose another");
+                let message = format!(
+                    "{doing}: invalid argument for this pool operation\n\
+                     {guid} cannot be its GUID; choose another"
+                );
                 return Err(Failure::new(FailureKind::Invalid, message));
             }
         }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use access::{AccessError, Exclusion};
 use api::{
     DatasetKind as ApiKind, DatasetReport, Empty, EventKind, Failure, FailureKind, Property,
-    ZfsDestroy, ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot, ZfsUnmount,
+    Refusal, ZfsDestroy, ZfsList, ZfsListReply, ZfsMount, ZfsRename, ZfsRollback, ZfsSnapshot,
+    ZfsUnmount,
 };
 use dataset::{DatasetError, DatasetInfo, DatasetKind, ListOptions};
 use serve_fuse::{MountTable, UnmountMode};
@@ -337,6 +338,8 @@ fn snapshot_words(first: &str, many: bool, error: &DatasetError) -> Failure {
         DatasetError::InvalidName { name, .. } | DatasetError::Exists { name } => of(name),
         _ => of(first),
     };
+    // Where a name is to be made (`zfs_validate_name`).
+    failure.message = (failure.message).replace("invalid character '%'", "invalid character %");
     if many {
         failure.message = format!("{}\n{NONE_MADE}", failure.message);
     }
@@ -391,7 +394,8 @@ pub fn zfs_rollback<'a>(
              the following snapshots and bookmarks:\n{}",
                 in_the_way.join("\n")
             );
-            return Err(Failure::new(FailureKind::Busy, message));
+            let refusal = Refusal::Newer { names: in_the_way };
+            return Err(Failure::new(FailureKind::Busy, message).with_refusal(refusal));
         }
         let mut doomed: Vec<DatasetInfo> = listed
             .iter()
@@ -408,7 +412,14 @@ pub fn zfs_rollback<'a>(
             crate::destroy::add_clones(&open, &destroy, &mut doomed).await?;
         }
         // What refuses the rollback does so before anything is destroyed.
-        crate::destroy::check_holds(&doing, &doomed)?;
+        if let Some(held) = doomed.iter().rev().find(|info| info.user_holds > 0) {
+            let name = &held.name;
+            let message = format!(
+                "cannot destroy '{name}': dataset is busy\n\
+                 it's being held. Run 'zfs holds -r {name}' to see holders."
+            );
+            return Err(Failure::new(FailureKind::Busy, message));
+        }
         let fits = dsl.snapshots().check_fits(head, &call.snapshot).await;
         fits.map_err(failed)?;
         let mut clones = crate::destroy::in_order(&doomed);
@@ -511,7 +522,7 @@ pub fn zfs_rollback<'a>(
             call.snapshot
         );
         back.map(|()| Empty {})
-            .map_err(|failure| Failure::new(failure.kind, format!("{done}:\n{failure}")))
+            .map_err(|failure| Failure::new(FailureKind::Other, format!("{done}:\n{failure}")))
     })
 }
 
@@ -592,7 +603,8 @@ pub fn zfs_rename<'a>(
         check_new_name(&doing_to, &call.to)?;
         let making = format!("cannot create '{}'", call.to);
         let place = place_of_new(&serving.pools, &making, &call.to, call.parents).await?;
-        if !Arc::ptr_eq(&place, &open) {
+        // Of a pool's own filesystem the same is said, wherever it is to go.
+        if !Arc::ptr_eq(&place, &open) || !call.from.contains('/') {
             return Err(refused_to("datasets must be within same pool"));
         }
         if call.to.starts_with(&format!("{}/", call.from)) {
@@ -600,7 +612,7 @@ pub fn zfs_rename<'a>(
             return Err(refused_to(what));
         }
         if call.parents {
-            crate::create::make_parents(serving, &open, &call.to, &doing, false).await?;
+            crate::create::make_parents(serving, &open, &call.to, &making, false).await?;
         }
         let away = match call.no_mount {
             true => Vec::new(),
@@ -741,12 +753,27 @@ pub fn zfs_mount<'a>(
                 FailureKind::Invalid,
                 format!("cannot mount '{name}': no mountpoint set"),
             )),
+            (Place::Nowhere("canmount=off"), _) => Err(Failure::new(
+                FailureKind::Invalid,
+                format!("cannot mount '{name}': 'canmount' property is set to 'off'"),
+            )),
             (Place::Nowhere(why), _) => Err(Failure::new(
                 FailureKind::Invalid,
                 format!("cannot mount '{name}': '{why}'"),
             )),
         }
     })
+}
+
+/// Whether a filesystem is mounted by nobody but who names it, and unmounted so
+/// (`unshare_unmount`, cmd/zfs/zfs_main.c).
+async fn is_by_hand(open: &OpenPool, name: &str) -> bool {
+    const NOAUTO: u64 = 2;
+    let dsl = open.pool.dsl();
+    let mountpoint = dsl.properties().get(name, "mountpoint").await;
+    let canmount = dsl.properties().get(name, "canmount").await;
+    mountpoint.is_ok_and(|found| found.value.text() == Some("legacy"))
+        || canmount.is_ok_and(|found| found.value.number() == Some(NOAUTO))
 }
 
 /// `zfs unmount`.
@@ -763,6 +790,9 @@ pub fn zfs_unmount<'a>(
                     continue;
                 };
                 let _admin = open.admin.lock().await;
+                if is_by_hand(&open, &name).await {
+                    continue;
+                }
                 match serving.unmount(&name, mode(call.force)).await {
                     Ok(()) => serving.withhold_nfs(&[name]).await,
                     Err(failure) => failures.push(failure),
@@ -783,6 +813,13 @@ pub fn zfs_unmount<'a>(
         if serving.mounts.mountpoint(&name).is_none() {
             if let Some(open) = &open {
                 opened(open, &name, Takes::Filesystem).await?;
+                if let (Place::Nowhere("mountpoint=legacy"), _) = place(open, &name).await? {
+                    let message = format!(
+                        "cannot unmount '{name}': legacy mountpoint\n\
+                         use umount(8) to unmount this filesystem"
+                    );
+                    return Err(Failure::new(FailureKind::Invalid, message));
+                }
             }
             return Err(Failure::new(
                 FailureKind::NotFound,

@@ -1,5 +1,6 @@
 //! What the `zpool` command line asks for.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::look;
 use crate::owners::OwnedQuota;
 use crate::properties::by_full_names;
 use crate::replication;
+use service::cache_files;
 use service::compatibility::Compatibility;
 use service::error::{all_done, from_pool, suspended};
 use service::events::Events;
@@ -38,6 +40,9 @@ const LOOKS_IN_FLIGHT: usize = 8;
 
 /// How long `zpool clear` looks whether the pool goes on.
 const CURED_AFTER: Duration = Duration::from_secs(2);
+
+/// How long the place of a cache file is looked at.
+const CACHE_FILE_PATIENCE: Duration = Duration::from_secs(5);
 
 fn mode(force: bool) -> UnmountMode {
     if force {
@@ -62,6 +67,12 @@ fn class(class: api::VdevClass) -> VdevClass {
 pub(crate) async fn leaf(world: &World, path: &str) -> Result<LeafSpec, Failure> {
     let place = match world.look_at(path).await {
         Ok(place) => place,
+        Err(DeviceError::Open { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Failure::new(
+                FailureKind::NotFound,
+                format!("cannot resolve path '{path}'\ngive an existing file or block device"),
+            ));
+        }
         Err(DeviceError::Open { source, .. }) => {
             return Err(Failure::new(
                 FailureKind::NotFound,
@@ -188,6 +199,39 @@ pub fn take_altroot(
     Ok((altroot, properties))
 }
 
+/// Checks that a cache file can be where a property wants it, in a directory that is there, and in
+/// the place of nothing else (`zpool_valid_proplist`, lib/libzfs/libzfs_pool.c). It waits, though
+/// not for ever: nothing is to be held meanwhile.
+pub async fn check_cache_file(doing: &str, properties: &[(String, String)]) -> Result<(), Failure> {
+    let mut typed = properties.iter();
+    let Some((_, value)) =
+        typed.rfind(|(name, value)| name == "cachefile" && value.starts_with('/'))
+    else {
+        return Ok(());
+    };
+    let path = PathBuf::from(value);
+    let Some(directory) = path.parent().map(Path::to_owned) else {
+        return Ok(());
+    };
+    let look = move || match cache_files::obstacle(&path) {
+        Ok(why) => why.map(str::to_owned),
+        Err(_) if !directory.is_dir() => Some(format!(
+            "'{}' is not a valid directory",
+            directory.display()
+        )),
+        Err(error) => Some(error.to_string()),
+    };
+    // Links may lead into a filesystem that this process serves.
+    let looked = tokio::time::timeout(CACHE_FILE_PATIENCE, serve_fuse::aside(look)).await;
+    match looked.unwrap_or_else(|_| Some("it does not answer".to_owned())) {
+        None => Ok(()),
+        Some(why) => Err(Failure::new(
+            FailureKind::Invalid,
+            format!("{doing}: no cache file can be at '{value}': {why}"),
+        )),
+    }
+}
+
 /// Has a pool not imported at the next start, unless `cachefile` is given.
 pub fn not_at_the_next_start(properties: &mut Properties) {
     if !properties.iter().any(|(name, _)| name == "cachefile") {
@@ -280,6 +324,7 @@ pub fn zpool_create<'a>(
         check_special_small_blocks(&doing, &call.vdevs, &given)?;
         let (quotas, root_properties) = OwnedQuota::split(&doing, &given)?;
         let name = call.properties.get("tname").unwrap_or(&call.name);
+        check_cache_file(&doing, &typed(&call.properties)).await?;
         let _claim = serving.pools.claim(&doing, name, None).await?;
         if serving.pools.get(name).is_ok() {
             return Err(Failure::new(
@@ -289,7 +334,7 @@ pub fn zpool_create<'a>(
         }
         let vdevs = layouts(&serving.world, &call.vdevs).await?;
         if !call.force {
-            replication::check(&[], &vdevs)?;
+            replication::check(&[], &vdevs, &serving.volumes.file(""))?;
         }
         refuse_open_devices(serving, &vdevs, call.force).await?;
         let (altroot, mut properties) =
@@ -341,7 +386,7 @@ pub fn zpool_create<'a>(
             root_init: Arc::new(crate::create::new_filesystem()),
             altroot,
             force: call.force,
-            host: serving.host.clone(),
+            host: (serving.host)(),
             events: Some(serving.events.clone()),
             cache: Some(Arc::clone(serving.pools.cache())),
         };
@@ -499,8 +544,14 @@ pub fn zpool_export<'a>(
                     ));
                 }
                 let released = serving.release_pool(&open, mode(call.force)).await;
-                let _nobody = released
-                    .map_err(|failure| Failure::new(failure.kind, format!("{doing}: {failure}")))?;
+                let _nobody = released.map_err(|failure| {
+                    // What is in use is told of as it is, and then what it keeps from happening.
+                    let message = match failure.message.starts_with("cannot unmount ") {
+                        true => format!("{failure}\n{doing}"),
+                        false => format!("{doing}: {failure}"),
+                    };
+                    Failure::new(failure.kind, message)
+                })?;
                 if !pool::is_frozen(&open.pool) {
                     log_command(&open.pool, &call.command).await;
                 }
@@ -583,10 +634,14 @@ pub fn zpool_set<'a>(
 ) -> BoxFuture<'a, Result<Empty, Failure>> {
     Box::pin(async move {
         let open = serving.pools.get(&call.name)?;
+        let doing = format!("cannot set property for '{}'", call.name);
+        if call.vdev.is_none() {
+            let given = (call.property.clone(), call.value.clone());
+            check_cache_file(&doing, std::slice::from_ref(&given)).await?;
+        }
         let _admin = open.admin.lock().await;
         match &call.vdev {
             None => {
-                let doing = format!("cannot set property for '{}'", call.name);
                 let checked = serving::identity::check_property(&call.property, &call.value);
                 checked.map_err(|failure| {
                     Failure::new(failure.kind, format!("{doing}: {}", failure.message))
@@ -596,6 +651,9 @@ pub fn zpool_set<'a>(
                     Compatibility::load(&call.value).map_err(|failure| {
                         Failure::new(failure.kind, format!("{doing}: {}", failure.message))
                     })?;
+                }
+                if call.property == "multihost" {
+                    pool::set_host(&open.pool, (serving.host)());
                 }
                 let set = open
                     .pool
@@ -727,8 +785,9 @@ pub fn zpool_clear<'a>(
             .map_err(|error| from_pool(&doing, &error))?;
         log_command(&open.pool, &call.command).await;
         open.background.poke(&open.pool);
+        let looked = look_whether_it_goes(&serving.world, &open, &doing).await;
         if was_suspended {
-            look_whether_it_goes(&serving.world, &open, &doing).await?;
+            looked?;
         }
         Ok(Empty {})
     })
@@ -747,7 +806,8 @@ pub fn zpool_events_clear(events: &Events) -> ZpoolEventsClearReply {
     }
 }
 
-/// A pool that was resumed and stops again at once was not cured.
+/// Waits until what was done is on disk (`spa_vdev_state_exit`, module/zfs/spa_misc.c). A pool that
+/// was resumed and stops again at once was not cured.
 async fn look_whether_it_goes(world: &World, open: &OpenPool, doing: &str) -> Result<(), Failure> {
     tokio::select! {
         biased;

@@ -33,7 +33,7 @@ const ABOUT_MAX: usize = 16;
 const ABOUT_LENGTH_MAX: usize = 256;
 
 /// Fields that say what a request is about; what is in others is not put on record.
-const ABOUT: [&str; 15] = [
+const ABOUT: [&str; 21] = [
     "name",
     "names",
     "target",
@@ -49,6 +49,12 @@ const ABOUT: [&str; 15] = [
     "id",
     "path",
     "paths",
+    "owner",
+    "group",
+    "mode",
+    "members",
+    "uid",
+    "gid",
 ];
 
 /// Room that is made for a record, in bytes: a record is shorter.
@@ -385,6 +391,23 @@ mod tests {
             ..api::ZfsSnapshot::default()
         };
         assert_eq!(about(&call), ["a@b", "c@d"]);
+    }
+
+    #[test]
+    fn who_is_given_what_is_on_record() {
+        let call = api::FileAccessSet {
+            dataset: "tank/a".into(),
+            path: "sub".into(),
+            owner: Some("ann".into()),
+            ..api::FileAccessSet::default()
+        };
+        assert_eq!(about(&call), ["tank/a", "sub", "ann"]);
+        let call = api::GroupAdd {
+            name: "photos".into(),
+            gid: Some(3001),
+            members: vec!["ann".into(), "bob".into()],
+        };
+        assert_eq!(about(&call), ["photos", "3001", "ann", "bob"]);
     }
 
     #[test]

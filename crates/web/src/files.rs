@@ -2,10 +2,13 @@
 
 use axum::body::Body;
 use axum::http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH,
+    ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap,
+    HeaderValue, IF_NONE_MATCH, VARY,
 };
 use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
+
+use crate::compress::{Coding, takes};
 
 /// What is shown where the binary has no console.
 const NOT_BUILT: &str = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
@@ -47,24 +50,38 @@ pub(super) fn answer(request: &Request<Body>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, headers, NOT_BUILT).into_response();
     };
     let caching = if file.is_hashed { FOR_EVER } else { "no-cache" };
-    let mut answer = match is_known(request.headers(), &file.etag) {
+    let smaller = [(Coding::Brotli, file.brotli), (Coding::Gzip, file.gzip)];
+    let smaller = smaller.into_iter().find_map(|(coding, bytes)| {
+        let bytes = bytes.filter(|_| takes(request.headers(), coding))?;
+        Some((coding, bytes))
+    });
+    // Another one for other bytes, though they stand for the same.
+    let (bytes, etag) = match smaller {
+        Some((coding, bytes)) => (bytes, format!("\"{}-{}\"", file.hash, coding.name())),
+        None => (file.bytes, format!("\"{}\"", file.hash)),
+    };
+    let mut answer = match is_known(request.headers(), &etag) {
         true => StatusCode::NOT_MODIFIED.into_response(),
         false => {
             let body = if is_head {
                 Body::empty()
             } else {
-                Body::from(file.bytes)
+                Body::from(bytes)
             };
             let mut answer = body.into_response();
             let headers = answer.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(file.content_type));
-            headers.insert(CONTENT_LENGTH, file.bytes.len().into());
+            headers.insert(CONTENT_LENGTH, bytes.len().into());
+            if let Some((coding, _)) = smaller {
+                headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+            }
             answer
         }
     };
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static(caching));
-    if let Ok(etag) = HeaderValue::from_str(&file.etag) {
+    headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    if let Ok(etag) = HeaderValue::from_str(&etag) {
         headers.insert(ETAG, etag);
     }
     answer

@@ -13,14 +13,15 @@ use axum::http::header::{
     ORIGIN, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::http::{HeaderMap, Method, Request, StatusCode, Uri};
 use axum::response::Response;
 use hyper::body::Incoming;
 use tower_service::Service as _;
 
 use super::tokens::hash;
-use super::{By, Remote, Web, files, limits, login};
+use super::{By, Remote, Web, compress, files, limits, login};
 use crate::caller::Caller;
+use crate::compress::Coding;
 use crate::message::refuse;
 
 /// What pages of ours may do: get what they consist of from here, and nothing from elsewhere; be
@@ -49,9 +50,12 @@ pub(super) async fn answer(
     let request = request.map(Body::new);
     let path = request.uri().path();
     let is_api = path == "/v1" || path.starts_with("/v1/") || path == "/metrics";
+    let may_compress =
+        !path.starts_with("/v1/session/") && compress::takes(request.headers(), Coding::Gzip);
     let mut answer = match is_api {
         true => match admit(&web, address, request) {
             Ok(request) => match check_replica(&web, &request).await {
+                Ok(()) if may_compress => compress::answer(ask(router, request).await).await,
                 Ok(()) => ask(router, request).await,
                 Err(failure) => refuse(failure),
             },
@@ -128,7 +132,7 @@ fn admit(
     let headers = request.headers();
     let may_change = request.method() != Method::GET && request.method() != Method::HEAD;
     if may_change {
-        check_origin(headers)?;
+        check_origin(request.uri(), headers)?;
     }
     let path = request.uri().path();
     let (remote, csrf) = match who(web, address, headers)? {
@@ -170,10 +174,14 @@ fn has(headers: &HeaderMap, name: &str, value: &str) -> bool {
 }
 
 /// Refuses what a page from elsewhere sends. Browsers say where a page is from; programs do not.
-fn check_origin(headers: &HeaderMap) -> Result<(), Failure> {
+fn check_origin(uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
     let denied = |message: &str| Err(Failure::new(FailureKind::Denied, message));
     let text = |name: HeaderName| headers.get(name).map(HeaderValue::as_bytes);
-    let Some(host) = text(HOST) else {
+    // HTTP/2 says it in the address (RFC 9113, section 8.3.1).
+    let authority = uri
+        .authority()
+        .map(|authority| authority.as_str().as_bytes());
+    let Some(host) = text(HOST).or(authority) else {
         return denied("the request has no host");
     };
     if let Some(origin) = text(ORIGIN)

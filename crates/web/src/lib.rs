@@ -9,7 +9,8 @@
 //!
 //! Nobody is trusted before that, so each connection has bounds: how many there are, and of one
 //! address, how long it takes to begin, to say what it wants and to take what it is answered
-//! ([`patience`]). A stream that is received has a bound on its silence.
+//! ([`patience`], and [`http2`] for connections by HTTP/2). A stream that is received has a bound
+//! on its silence.
 //!
 //! Requests hold passwords and keys. What a connection has in memory for them, decrypted and as it
 //! was sent, is overwritten when it is freed ([`device::wipe_freed`]); a connection that brought
@@ -20,8 +21,10 @@
 mod acme;
 mod audit;
 pub mod caller;
+mod compress;
 mod files;
 mod gate;
+mod http2;
 mod limits;
 mod login;
 pub mod message;
@@ -672,13 +675,18 @@ async fn attend(
         Ok(Err(error)) => return tracing::debug!(%address, %error, "no connection by TLS"),
         Err(_) => return tracing::debug!(%address, "a connection does not begin; it is closed"),
     };
-    let answer =
-        move |request| gate::answer(Arc::clone(&web), router.clone(), address.ip(), request);
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(bounds.headers)
-        .max_buf_size(HEADERS_BYTES_MAX);
-    let served = converse(&http, Patient::new(stream), answer, stopped).await;
+    let (ip, idle_max) = (address.ip(), bounds.headers);
+    let served = match stream.get_ref().1.alpn_protocol() {
+        Some(tls::HTTP2) => http2::converse(stream, web, router, ip, idle_max, stopped).await,
+        _ => {
+            let answer = move |request| gate::answer(Arc::clone(&web), router.clone(), ip, request);
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new())
+                .header_read_timeout(bounds.headers)
+                .max_buf_size(HEADERS_BYTES_MAX);
+            converse(&http, Patient::new(stream), answer, stopped).await
+        }
+    };
     if let Err(error) = served {
         tracing::debug!(%address, %error, "a connection ended");
     }

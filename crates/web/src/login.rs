@@ -1,7 +1,9 @@
 //! Sessions as the console asks for them: setting up the first user, logging in and out.
 
+use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
 
 use api::{
     AuditEntry, AuditVia, Call, Empty, Failure, FailureKind, Role, SESSION_COOKIE, SessionInfo,
@@ -15,8 +17,11 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::gate::Visitor;
+use super::limits::place;
 use super::sessions::{AGE_MAX, Begun};
 use super::tokens::hash;
 use super::{By, Web, about, now_s, people};
@@ -24,6 +29,11 @@ use crate::message::{end_after_secrets, refuse, understand};
 
 /// Largest request of somebody who has not logged in, in bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
+/// Requests of one address that are read at once; others wait.
+const ADDRESS_REQUESTS_MAX: usize = 8;
+
+/// Those who have requests that are read.
+type Reading = Mutex<HashMap<IpAddr, Weak<Semaphore>>>;
 
 /// Whether a request needs no session.
 pub(super) fn is_open(path: &str) -> bool {
@@ -59,23 +69,41 @@ type Outcome<R> = Result<(R, Cookie), Failure>;
 
 /// The requests about sessions, which the socket has not.
 pub fn routes(web: &Arc<Web>) -> Router {
+    let reading: Arc<Reading> = Arc::default();
     let router = Router::new();
-    let router = on(router, web, log_in);
-    let router = on(router, web, set_up);
-    let router = on(router, web, info);
-    let router = on(router, web, log_out);
-    on(router, web, change_password)
+    let router = on(router, web, &reading, log_in);
+    let router = on(router, web, &reading, set_up);
+    let router = on(router, web, &reading, info);
+    let router = on(router, web, &reading, log_out);
+    on(router, web, &reading, change_password)
 }
 
-fn on<C, F, Fut>(router: Router, web: &Arc<Web>, handler: F) -> Router
+/// The places of an address, which slow ones keep from nobody else.
+fn places(reading: &Reading, address: IpAddr) -> Arc<Semaphore> {
+    let address = place(address);
+    let mut all = reading.lock();
+    all.get(&address)
+        .and_then(Weak::upgrade)
+        .unwrap_or_else(|| {
+            all.retain(|_, places| places.strong_count() > 0);
+            let places = Arc::new(Semaphore::new(ADDRESS_REQUESTS_MAX));
+            all.insert(address, Arc::downgrade(&places));
+            places
+        })
+}
+
+fn on<C, F, Fut>(router: Router, web: &Arc<Web>, reading: &Arc<Reading>, handler: F) -> Router
 where
     C: Call,
     F: Fn(Arc<Web>, Visitor, C) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Outcome<C::Reply>> + Send + 'static,
 {
-    let web = Arc::clone(web);
+    let (web, reading) = (Arc::clone(web), Arc::clone(reading));
     let answer = move |Extension(visitor): Extension<Visitor>, body: Body| async move {
-        let call: C = match understand(body, REQUEST_BYTES_MAX).await {
+        let place = places(&reading, visitor.address).acquire_owned().await;
+        let understood = understand(body, REQUEST_BYTES_MAX).await;
+        drop(place);
+        let call: C = match understood {
             Ok(call) => call,
             Err(failure) => return refuse(failure),
         };

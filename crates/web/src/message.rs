@@ -56,6 +56,17 @@ pub async fn end_after_secrets(mut answer: Response) -> Response {
     answer
 }
 
+/// Of an answer: it is sent as it is ([`never_compress`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AsItIs;
+
+/// Has an answer sent as it is. How much shorter a secret gets beside what somebody else chose
+/// tells of the secret (the attack BREACH).
+pub async fn never_compress(mut answer: Response) -> Response {
+    answer.extensions_mut().insert(AsItIs);
+    answer
+}
+
 /// The answer that tells of a failure.
 pub fn refuse(failure: Failure) -> Response {
     let status = StatusCode::from_u16(failure.kind.http_status())

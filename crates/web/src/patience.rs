@@ -4,14 +4,16 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 /// How long the other end may take nothing at all.
-const WRITE_MAX: Duration = Duration::from_secs(30);
+pub(super) const WRITE_MAX: Duration = Duration::from_secs(30);
 
 /// How long a stream that comes over the network may be silent: longer than a source that goes
 /// through what has not changed, or waits for slow disks.
@@ -23,6 +25,18 @@ pub(super) struct Patient<S> {
     /// When the write that waits fails.
     until: Pin<Box<Sleep>>,
     waits: bool,
+    written: Written,
+}
+
+/// When the other end took something last.
+#[derive(Clone)]
+pub(super) struct Written(Arc<Mutex<Instant>>);
+
+impl Written {
+    /// For how long it has taken nothing.
+    pub(super) fn silent(&self) -> Duration {
+        self.0.lock().elapsed()
+    }
 }
 
 impl<S> Patient<S> {
@@ -31,6 +45,18 @@ impl<S> Patient<S> {
             inner,
             until: Box::pin(tokio::time::sleep(Duration::ZERO)),
             waits: false,
+            written: Written(Arc::new(Mutex::new(Instant::now()))),
+        }
+    }
+
+    /// When the other end takes something.
+    pub(super) fn written(&self) -> Written {
+        self.written.clone()
+    }
+
+    fn note(&self, written: &Poll<io::Result<usize>>) {
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            *self.written.0.lock() = Instant::now();
         }
     }
 
@@ -74,6 +100,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.note(&written);
         self.bounded(context, written)
     }
 
@@ -83,6 +110,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(context, parts);
+        self.note(&written);
         self.bounded(context, written)
     }
 

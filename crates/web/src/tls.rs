@@ -28,6 +28,8 @@ const OWN_AGE_MAX: Duration = Duration::from_secs(730 * 24 * 3600);
 /// is good for, where that is shorter: some are good for days only.
 const NEAR_END_S: u64 = 21 * 24 * 3600;
 const NEAR_END_PART: u64 = 4;
+/// How connections by HTTP/2 are agreed upon (RFC 9113, section 3.2).
+pub(super) const HTTP2: &[u8] = b"h2";
 /// How often files are looked at.
 const LOOKS: Duration = Duration::from_secs(10);
 
@@ -391,7 +393,7 @@ pub(super) fn configuration(certificate: Arc<Certificate>) -> Result<ServerConfi
     let mut configuration = builder
         .with_no_client_auth()
         .with_cert_resolver(certificate);
-    configuration.alpn_protocols = vec![b"http/1.1".to_vec()];
+    configuration.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(configuration)
 }
 

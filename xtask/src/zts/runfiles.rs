@@ -18,6 +18,8 @@ pub struct Group {
     pub cleanup: Option<String>,
     /// Not as root, but as an ordinary user.
     pub as_user: bool,
+    /// Tests before which the group is set up anew: each section of the files is a run of its own.
+    pub anew: Vec<String>,
 }
 
 /// Groups by their directory below `tests/functional`. `suite` is `.../zfs-tests`; the run files
@@ -79,7 +81,9 @@ fn add(
         cleanup: value("post").filter(|script| !script.is_empty()),
         as_user: value("user").is_some_and(|user| user != "root"),
         tests: Vec::new(),
+        anew: Vec::new(),
     });
+    let mut begins_later = !group.tests.is_empty();
     for test in value("tests")
         .unwrap_or_default()
         .split('\'')
@@ -88,6 +92,9 @@ fn add(
     {
         if !group.tests.iter().any(|known| known == test) {
             group.tests.push(test.to_owned());
+            if std::mem::take(&mut begins_later) {
+                group.anew.push(test.to_owned());
+            }
         }
     }
 }
@@ -107,6 +114,7 @@ mod tests {
         parse(text, &mut groups);
         let acl = &groups["acl/off"];
         assert_eq!(acl.tests, ["dosmode", "posixmode", "more"]);
+        assert_eq!(acl.anew, ["more"]);
         assert_eq!(acl.setup.as_deref(), Some("setup"));
         assert!(!acl.as_user);
         let misc = &groups["cli_user/misc"];

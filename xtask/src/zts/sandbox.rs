@@ -3,10 +3,11 @@
 //!
 //! Tests make accounts, mount at `/testpool`, kill programs by their names and end in the middle.
 //! So they have a mount namespace (what is mounted in it goes with it) and a PID namespace: they
-//! see no process but their own, and when the first of them ends the kernel ends all others. `/etc`
-//! and the suite itself are overlays, so what tests write to them goes away too. Only loop devices
-//! are the machine's: those of the sandbox are made and detached outside of it. A lock lets one run
-//! at a time use the names that the suite gives pools and directories.
+//! see no process but their own, and when the first of them ends the kernel ends all others. A
+//! network namespace lets the server answer on a portmapper's port whatever the machine's does.
+//! `/etc` and the suite itself are overlays, so what tests write to them goes away too. Only loop
+//! devices are the machine's: those of the sandbox are made and detached outside of it. A lock lets
+//! one run at a time use the names that the suite gives pools and directories.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -37,6 +38,7 @@ const FIRST: &str = r#"
 set -e
 work=$1 share=$2 user=$3; shift 3
 mount -t proc proc /proc
+ip link set lo up || true
 awk '$3 ~ /^fuse/ && $3 != "fusectl" { print $2 }' /proc/self/mounts | sort -r |
   while read -r at; do umount -l "$at" || true; done
 overlay() {
@@ -44,10 +46,21 @@ overlay() {
 }
 overlay /etc /etc etc
 overlay "$share" "$work/share" share
+# Tests choose ids of hosts themselves.
+rm -f /etc/hostid
 useradd -m -d "$work/home" "$user"
 "$@" || exit $?
 exit 0
 "#;
+
+/// Who has spares stand in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spares {
+    /// The server, as zed would.
+    Auto,
+    /// Tests.
+    Manual,
+}
 
 /// The sandbox, seen from inside.
 pub struct Sandbox {
@@ -87,10 +100,16 @@ impl Sandbox {
         self.work.join("state")
     }
 
-    /// Says how servers are started that commands start: tests inject faults.
-    pub fn set_options(&self) -> anyhow::Result<()> {
+    /// Says how servers are started that commands start: tests inject faults, ask who is served by
+    /// NFS, and have spares stand in themselves unless `spares` says that the server does.
+    pub fn set_options(&self, spares: Spares) -> anyhow::Result<()> {
         let file = self.state().join("millpond.toml");
-        fs::write(&file, "inject = true\n").with_context(|| file.display().to_string())
+        let spares = match spares {
+            Spares::Auto => "auto",
+            Spares::Manual => "manual",
+        };
+        let text = format!("inject = true\nportmapper = true\nspares = \"{spares}\"\n");
+        fs::write(&file, text).with_context(|| file.display().to_string())
     }
 
     /// The only directory in tests' `PATH`.
@@ -174,6 +193,8 @@ pub fn enter(suite: &Path, binary: &Path, words: &[String]) -> anyhow::Result<()
         .context("a directory for the suite")?;
     let work = directory.path();
     let overlays = [
+        "dev.upper",
+        "dev.work",
         "etc.upper",
         "etc.work",
         "share.upper",
@@ -204,7 +225,7 @@ pub fn enter(suite: &Path, binary: &Path, words: &[String]) -> anyhow::Result<()
     println!("== zts: logs are kept in {}", logs.display());
     let status = Command::new("unshare")
         .args(["--mount", "--propagation", "private"])
-        .args(["--pid", "--fork", "--kill-child"])
+        .args(["--net", "--pid", "--fork", "--kill-child"])
         .args(["bash", "-c", FIRST, "zts"])
         .arg(work)
         .arg(suite.parent().context("the suite's directory")?)

@@ -1,6 +1,7 @@
 //! Runs groups of tests: setup, tests, cleanup, each with a limit of time, and between them
 //! everything that a test left is taken away.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -14,7 +15,7 @@ use anyhow::Context;
 
 use super::list::{Selected, Test};
 use super::runfiles::Group;
-use super::sandbox::{Sandbox, USER};
+use super::sandbox::{Sandbox, Spares, USER};
 
 /// How many seconds a script may take on a machine that others use too; what takes longer hangs.
 /// The variable says otherwise.
@@ -33,6 +34,14 @@ const NEVER: [&str; 2] = [
     "devices/devices_003_pos",
     // Moves /dev/zfs away.
     "cli_root/zfs/zfs_003_neg",
+];
+
+/// Groups of which tests start zed for what the server does itself: it has spares stand in.
+const WITH_ZED: [&str; 4] = [
+    "fault",
+    "cli_root/zpool_add",
+    "cli_root/zpool_expand",
+    "cli_root/zpool_resilver",
 ];
 
 /// How a script ended.
@@ -81,6 +90,10 @@ pub struct Session<'a> {
     mounts: Vec<PathBuf>,
     /// How long a script may take.
     limit: Duration,
+    /// How the server was started.
+    spares: Cell<Spares>,
+    /// Logs of scripts under which the server panicked.
+    panics: RefCell<Vec<PathBuf>>,
 }
 
 impl<'a> Session<'a> {
@@ -97,6 +110,8 @@ impl<'a> Session<'a> {
                 text(sandbox.suite.with_file_name("test-runner")),
             ),
             ("DISKS", sandbox.disks.join(" ")),
+            // Other disks may have pools of the same names.
+            ("ZPOOL_IMPORT_PATH", import_path(&sandbox.disks)),
             ("FILEDIR", text(sandbox.files())),
             ("TMPDIR", text(sandbox.files())),
             // A pool of this name is the machine's own.
@@ -132,6 +147,8 @@ impl<'a> Session<'a> {
             environment.contains_key("TESTPOOL"),
             "default.cfg cannot be read"
         );
+        // What a loop of its leaves, which a test counts on to be unset.
+        environment.remove("i");
         // Volumes are files of the state directory.
         let volumes = text(sandbox.state().join("zvol"));
         environment.insert("ZVOL_DEVDIR".into(), volumes.clone());
@@ -145,6 +162,8 @@ impl<'a> Session<'a> {
             environment,
             mounts: mounts(),
             limit: Duration::from_secs(limit_s),
+            spares: Cell::new(Spares::Manual),
+            panics: RefCell::default(),
         })
     }
 
@@ -175,6 +194,13 @@ impl<'a> Session<'a> {
             }
             _ => Outcome::Pass,
         };
+        let spares = match WITH_ZED.contains(&&*selected.name) {
+            true => Spares::Auto,
+            false => Spares::Manual,
+        };
+        if self.spares.replace(spares) != spares {
+            self.end();
+        }
         self.prepare();
         let mut is_ready = false;
         for (index, test) in selected.tests.iter().enumerate() {
@@ -184,6 +210,7 @@ impl<'a> Session<'a> {
                 continue;
             }
             // What a test that failed left behind is not the next one's.
+            is_ready &= !group.anew.contains(&test.name);
             if !is_ready {
                 if index > 0 {
                     around(&group.cleanup, "cleanup");
@@ -217,6 +244,11 @@ impl<'a> Session<'a> {
     pub fn end(&self) {
         self.clean();
         self.end_server();
+    }
+
+    /// The logs of scripts under which the server panicked since somebody asked for them.
+    pub fn panics(&self) -> Vec<PathBuf> {
+        self.panics.take()
     }
 
     /// The end of what a test printed, and of what its setup did if that failed.
@@ -268,7 +300,12 @@ impl<'a> Session<'a> {
         command.args(&words[1..]);
         command.current_dir(script.parent().unwrap_or(Path::new("/")));
         let (code, mut text) = run(command, self.limit);
-        text.extend(tail(&server_log, logged));
+        let said = tail(&server_log, logged);
+        if has_panicked(&said) {
+            println!("== zts: the server panicked: {}", log.display());
+            self.panics.borrow_mut().push(log.to_owned());
+        }
+        text.extend(said);
         let directory = log.parent().unwrap_or(Path::new("/"));
         let written = fs::create_dir_all(directory).and_then(|()| fs::write(log, text));
         if let Err(error) = written {
@@ -280,6 +317,9 @@ impl<'a> Session<'a> {
     fn in_environment(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env_clear().envs(&self.environment);
+        if self.spares.get() == Spares::Auto {
+            command.env("MILLPOND_ZED", "1");
+        }
         command
     }
 
@@ -301,15 +341,17 @@ impl<'a> Session<'a> {
                 kill(process);
             }
         }
+        for tunable in ["zfs_scan_suspend_progress", "zfs_removal_suspend_progress"] {
+            self.command("zinject", &["--tune", &format!("{tunable}=0")]);
+        }
         if !self.destroy_pools() {
             println!("== zts: the server is killed, as it kept a pool");
             self.end_server();
         }
-        for mount in mounts()
-            .iter()
-            .rev()
-            .filter(|mount| !self.mounts.contains(mount))
-        {
+        // Volumes are files of a mount of the server's, which lives on.
+        let state = self.sandbox.state();
+        let is_left = |mount: &&PathBuf| !self.mounts.contains(mount) && !mount.starts_with(&state);
+        for mount in mounts().iter().rev().filter(is_left) {
             quietly(Command::new("umount").arg("-l").arg(mount));
         }
         for device in self.stray_loop_devices() {
@@ -378,7 +420,7 @@ impl<'a> Session<'a> {
         }
         let _ = fs::remove_dir_all(&state);
         let _ = fs::create_dir(&state);
-        if let Err(error) = self.sandbox.set_options() {
+        if let Err(error) = self.sandbox.set_options(self.spares.get()) {
             println!("== zts: the next server injects no faults: {error}");
         }
     }
@@ -443,6 +485,12 @@ fn tail(path: &Path, offset: u64) -> Vec<u8> {
     Vec::new()
 }
 
+/// Whether a server that logged this panicked.
+fn has_panicked(log: &[u8]) -> bool {
+    const WORDS: &[u8] = b"panicked at";
+    log.windows(WORDS.len()).any(|words| words == WORDS)
+}
+
 fn quietly(command: &mut Command) {
     let _ = command
         .stdin(Stdio::null())
@@ -502,6 +550,16 @@ fn run(mut command: Command, limit: Duration) -> (Option<Option<i32>>, Vec<u8>) 
     (code, text)
 }
 
+/// Where pools are looked for without `-d`: on the disks and their partitions.
+fn import_path(disks: &[String]) -> String {
+    let parts = |disk: &String| {
+        let disk = format!("/dev/{disk}");
+        let parts: Vec<String> = (1..10).map(|part| format!("{disk}p{part}")).collect();
+        std::iter::once(disk).chain(parts)
+    };
+    disks.iter().flat_map(parts).collect::<Vec<_>>().join(":")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -529,5 +587,7 @@ mod tests {
         assert_eq!((code, &*text), (None, "begun\n"));
         assert_eq!(Outcome::of(Some(4)), Outcome::Unsupported);
         assert_eq!(Outcome::of(None), Outcome::Fail);
+        assert!(has_panicked(b"thread 'main' panicked at src/x.rs:1:2:\n"));
+        assert!(!has_panicked(b"") && !has_panicked(b"the pool is imported\n"));
     }
 }

@@ -6,6 +6,72 @@ use api::{GrantReport, Grantee, ZfsAllow, ZfsAllowList};
 use clap::Args;
 
 use crate::client::Client;
+use crate::usage::{MINUS_ONE, Status, WRONG_USAGE};
+
+/// How they are used, as OpenZFS has it (`get_usage`).
+const FORMS: [&str; 2] = [
+    "\tallow <filesystem|volume>\n\
+     \tallow [-ldug] <\"everyone\"|user|group>[,...] <perm|@setname>[,...]\n\
+     \t    <filesystem|volume>\n\
+     \tallow [-ld] -e <perm|@setname>[,...] <filesystem|volume>\n\
+     \tallow -c <perm|@setname>[,...] <filesystem|volume>\n\
+     \tallow -s @setname <perm|@setname>[,...] <filesystem|volume>\n",
+    "\tunallow [-rldug] <\"everyone\"|user|group>[,...]\n\
+     \t    [<perm|@setname>[,...]] <filesystem|volume>\n\
+     \tunallow [-rld] -e [<perm|@setname>[,...]] <filesystem|volume>\n\
+     \tunallow [-r] -c [<perm|@setname>[,...]] <filesystem|volume>\n\
+     \tunallow [-r] -s @setname [<perm|@setname>[,...]] <filesystem|volume>\n",
+];
+
+/// The options, as OpenZFS has them; the last one is `unallow`'s alone.
+const LETTERS: [(&str, &str); 9] = [
+    ("-h", "show this help message and exit"),
+    ("-l", "set permission locally"),
+    ("-d", "set permission for descents"),
+    ("-u", "set permission for user"),
+    ("-g", "set permission for group"),
+    ("-e", "set permission for everyone"),
+    ("-c", "set create time permission"),
+    ("-s", "define permission set"),
+    ("-r", "remove permissions recursively"),
+];
+
+/// How the command is used (`allow_usage`).
+fn how(take: bool) -> String {
+    let letters = &LETTERS[..if take {
+        LETTERS.len()
+    } else {
+        LETTERS.len() - 1
+    }];
+    let options = letters
+        .iter()
+        .map(|(letter, what)| format!("  {letter:<10}  {what}\n"));
+    format!(
+        "Usage: {}\nOptions:\n{}\nThe permissions are those of zfs-allow(8).\n",
+        FORMS[usize::from(take)],
+        options.collect::<String>()
+    )
+}
+
+/// What is wrong with the words, behind how they are used, as OpenZFS says it.
+fn misused(take: bool, why: &str) -> anyhow::Error {
+    let text = format!("{}\nzfs: error: {why}", how(take));
+    let code = WRONG_USAGE;
+    Status { code, text }.into()
+}
+
+/// What is said where the dataset cannot be opened.
+fn unopened(error: anyhow::Error, name: &str) -> anyhow::Error {
+    let text = format!("{error:#}");
+    if !text.starts_with("cannot open ") {
+        return error;
+    }
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    let text = format!("{first}\nFailed to open dataset: {name}\n{rest}");
+    let code = MINUS_ONE;
+    let text = text.trim_end().to_owned();
+    Status { code, text }.into()
+}
 
 /// Give permissions on a dataset, or tell which there are.
 #[derive(Debug, Args)]
@@ -47,8 +113,10 @@ struct Options {
     /// For a set of permissions, @NAME
     #[arg(short)]
     set: bool,
+    /// How it is used
+    #[arg(short = 'h', hide = true)]
+    usage: bool,
     /// [USER|GROUP|@SET[,...]] [PERMISSION|@SET[,...]] FILESYSTEM|VOLUME
-    #[arg(required = true)]
     words: Vec<String>,
 }
 
@@ -63,12 +131,16 @@ impl Allow {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         let options = &self.options;
+        if options.usage {
+            print!("{}", how(false));
+            return Ok(());
+        }
         let chosen = options.user || options.group || options.everyone || options.create;
         if let [dataset] = options.words.as_slice()
             && !chosen
             && !options.set
         {
-            return list(dataset, client);
+            return list(dataset, client).map_err(|error| unopened(error, dataset));
         }
         let asked = options.asked(false)?;
         options.ask(asked, false, false, client, typed)
@@ -78,6 +150,10 @@ impl Allow {
 impl Unallow {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
+        if self.options.usage {
+            print!("{}", how(true));
+            return Ok(());
+        }
         let asked = self.options.asked(true)?;
         self.options.ask(asked, true, self.recursive, client, typed)
     }
@@ -89,7 +165,7 @@ impl Options {
         let kinds = [self.user, self.group, self.everyone];
         let count = |all: &[bool]| all.iter().filter(|given| **given).count();
         if count(&kinds) > 1 {
-            bail_usage!("-u, -g, and -e are mutually exclusive");
+            return Err(misused(take, "-u, -g, and -e are mutually exclusive"));
         }
         let others = count(&kinds) + count(&[self.create, self.set]);
         for (given, letter, limit) in [
@@ -102,13 +178,18 @@ impl Options {
             (self.everyone, "-e", others),
         ] {
             if given && limit > 1 {
-                bail_usage!("invalid options combined with {letter}");
+                let why = format!("invalid options combined with {letter}");
+                return Err(misused(take, &why));
             }
         }
         let mut words = self.words.as_slice();
         let mut everyone = self.everyone;
         let is_named = !self.create && !everyone;
-        if is_named && !self.set && count(&kinds) == 0 && words[0] == "everyone" {
+        if is_named
+            && !self.set
+            && count(&kinds) == 0
+            && words.first().is_some_and(|word| word == "everyone")
+        {
             (everyone, words) = (true, &words[1..]);
         }
         let has_who = !self.create && !everyone;
@@ -116,11 +197,11 @@ impl Options {
         let has_permissions = words.len() == expected;
         let lacks_permissions = take && words.len() + 1 == expected;
         if !(has_permissions || lacks_permissions) {
-            bail_usage!("wrong number of parameters");
+            return Err(misused(take, "wrong number of parameters"));
         }
         let grantees = if self.set {
             if !words[0].starts_with('@') {
-                bail_usage!("invalid set name: missing '@' prefix");
+                return Err(misused(take, "invalid set name: missing '@' prefix"));
             }
             vec![Grantee::Set(words[0].clone())]
         } else if self.create {
@@ -130,7 +211,7 @@ impl Options {
         } else {
             let names = words[0].split(',');
             names
-                .map(|name| self.grantee(name))
+                .map(|name| self.grantee(name).map_err(|why| misused(take, &why)))
                 .collect::<Result<_, _>>()?
         };
         let dataset = words[words.len() - 1].clone();
@@ -145,27 +226,28 @@ impl Options {
         })
     }
 
-    /// A user or group, by name or number.
-    fn grantee(&self, name: &str) -> anyhow::Result<Grantee> {
+    /// A user or group, by name or number; or what is wrong with it. OpenZFS says nothing else, but
+    /// ends as if all were well: a script that gives nobody a permission shall hear of it.
+    fn grantee(&self, name: &str) -> Result<Grantee, String> {
         let number = name.parse::<u64>().ok();
         let user = number_in("/etc/passwd", name);
         let group = number_in("/etc/group", name);
         if self.user {
             return match user.or(number) {
                 Some(id) => Ok(Grantee::User(id)),
-                None => bail_usage!("invalid user {name}"),
+                None => Err(format!("invalid user {name}")),
             };
         }
         if self.group {
             return match group.or(number) {
                 Some(id) => Ok(Grantee::Group(id)),
-                None => bail_usage!("invalid group {name}"),
+                None => Err(format!("invalid group {name}")),
             };
         }
         match (user, group) {
             (Some(id), _) => Ok(Grantee::User(id)),
             (None, Some(id)) => Ok(Grantee::Group(id)),
-            (None, None) => bail_usage!("invalid user/group {name}"),
+            (None, None) => Err(format!("invalid user/group {name}")),
         }
     }
 
@@ -178,7 +260,8 @@ impl Options {
         typed: String,
     ) -> anyhow::Result<()> {
         let both = !self.local && !self.descendent;
-        client.call(&ZfsAllow {
+        let name = asked.dataset.clone();
+        let reply = client.call(&ZfsAllow {
             name: asked.dataset,
             grantees: asked.grantees,
             local: self.local || both,
@@ -187,7 +270,8 @@ impl Options {
             take,
             recursive,
             command: typed,
-        })?;
+        });
+        reply.map_err(|error| unopened(error, &name))?;
         Ok(())
     }
 }

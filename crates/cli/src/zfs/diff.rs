@@ -142,10 +142,18 @@ fn names(from: &str, to: Option<&str>) -> anyhow::Result<(String, String)> {
     let Some(to) = to else {
         let head = from.split('@').next().unwrap_or("");
         if head.is_empty() {
-            bail_usage!("the filesystem of '{from}' must be named");
+            bail_usage!("");
         }
-        if !from.contains('@') || from.ends_with('@') {
-            anyhow::bail!("Badly formed snapshot name {from}: invalid name");
+        if head.contains('#') {
+            anyhow::bail!("cannot open '{head}': bookmark delimiter '#' is not expected here");
+        }
+        let fault = match (from.contains('@'), dataset::name::check_name(from)) {
+            (false, _) => Some("missing '@' delimiter in snapshot name".to_owned()),
+            (true, Err(dataset::DatasetError::InvalidName { reason, .. })) => Some(reason),
+            (true, _) => None,
+        };
+        if let Some(fault) = fault {
+            anyhow::bail!("Badly formed snapshot name {from}: {fault}");
         }
         return Ok((from.to_owned(), head.to_owned()));
     };
@@ -156,7 +164,7 @@ fn names(from: &str, to: Option<&str>) -> anyhow::Result<(String, String)> {
     let ((from_head, from_snapshot), (to_head, to_snapshot)) = (split(from), split(to));
     let is_named = !from_head.is_empty() || !to_head.is_empty();
     if from_snapshot.len() <= 1 || to_snapshot.len() == 1 || !is_named {
-        anyhow::bail!("Unable to determine which snapshots to compare: invalid dataset name");
+        anyhow::bail!("Unable to determine which snapshots to compare: invalid name");
     }
     let or = |head: String, other: &str| match head.is_empty() {
         true => other.to_owned(),

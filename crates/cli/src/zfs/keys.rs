@@ -8,7 +8,7 @@ use std::io::{BufRead, IsTerminal, Read};
 use anyhow::{anyhow, bail};
 use api::{
     Failure, FailureKind, KeyDetails, KeyFormat, KeyReport, NewKey, Secret, Settings, ZfsChangeKey,
-    ZfsKeys, ZfsList, ZfsLoadKey, ZfsUnloadKey,
+    ZfsKeys, ZfsList, ZfsLoadKey, ZfsMount, ZfsUnloadKey,
 };
 use clap::Args;
 use codec::crypt::{WRAPPING_KEY_BYTES, WrappingKey, passphrase_key};
@@ -77,7 +77,8 @@ impl ChangeKey {
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         self.change(client, typed).map_err(|error| {
             let error = crate::usage::of_absent(error);
-            match error.is::<crate::usage::Usage>() {
+            let is_whole = error.is::<crate::usage::Usage>() || error.is::<crate::usage::Status>();
+            match is_whole {
                 true => error,
                 // As OpenZFS's ends.
                 false => {
@@ -90,13 +91,27 @@ impl ChangeKey {
     }
 
     fn change(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        let mut properties = assignments(&self.properties)?;
+        let mut properties = assignments(&self.properties).map_err(|error| {
+            let (code, text) = (1, format!("{error:#}"));
+            crate::usage::Status { code, text }
+        })?;
+        let is_of_key = |name: &String| !name.contains(':');
+        if self.inherit && properties.keys().any(is_of_key) {
+            bail_usage!("Properties not allowed for inheriting");
+        }
+        if self.dataset.contains('@') {
+            let why = "snapshot delimiter '@' is not expected here";
+            bail_usage!("cannot open '{}': {why}", self.dataset);
+        }
         let mut reports = datasets(client, Some(self.dataset.clone()), false)?;
         let Some(report) = reports.pop() else {
             bail!("cannot open '{}': dataset does not exist", self.dataset);
         };
         let name = &report.name;
         let Some(key) = &report.key else {
+            if self.load {
+                bail!("Key load error: '{name}' is not encrypted.");
+            }
             bail!("Key change error: Dataset not encrypted.");
         };
         if !key.is_loaded {
@@ -111,6 +126,10 @@ impl ChangeKey {
             true => None,
             false => {
                 let has = (key.root == *name).then_some(key);
+                let location = properties.get("keylocation");
+                if location.is_some_and(|location| !is_location(location)) {
+                    bail!("Key change error: invalid keylocation");
+                }
                 let new = of_changed(name, has, &mut properties);
                 Some(new.map_err(|error| anyhow!("Key change error: {error:#}"))?)
             }
@@ -166,6 +185,12 @@ pub fn of_new(
         .entry("keylocation".into())
         .or_insert_with(|| "prompt".into())
         .clone();
+    if location == "none" {
+        bail!("Invalid keylocation");
+    }
+    if !is_location(&location) {
+        bail!("invalid keylocation");
+    }
     new_key(None, format, &location, properties).map(Some)
 }
 
@@ -193,8 +218,14 @@ fn format_of(word: &str) -> anyhow::Result<KeyFormat> {
         "raw" => KeyFormat::Raw,
         "hex" => KeyFormat::Hex,
         "passphrase" => KeyFormat::Passphrase,
-        _ => bail!("'keyformat' must be one of 'raw | hex | passphrase'"),
+        _ => bail!("'keyformat' must be one of 'none | raw | hex | passphrase'"),
     })
+}
+
+/// Whether a key can be there (`zfs_prop_valid_keylocation`, module/zcommon/zfs_prop.c).
+fn is_location(word: &str) -> bool {
+    let begins = ["file:///", "https://", "http://"];
+    word == "prompt" || begins.iter().any(|begin| word.starts_with(begin))
 }
 
 /// Gets a key that was not there before, for a dataset that has a name already or for a new one
@@ -349,21 +380,45 @@ pub fn load_all(client: &Client, pool: Option<String>, mount: bool) -> anyhow::R
 }
 
 /// Unloads the keys of those of the datasets that are encryption roots: `zfs unmount -u`. As far as
-/// it goes; those below others come first.
+/// it goes; those below others come first. What keeps its key is mounted again (`zfs_unmount`,
+/// lib/libzfs/libzfs_mount.c).
 pub fn unload_of(client: &Client, names: &[String]) -> anyhow::Result<()> {
     let mut names = names.to_vec();
     names.sort_unstable_by(|one, other| other.cmp(one));
     let mut errors = Vec::new();
+    // Names with their encryption roots, and the roots that keep their keys.
+    let (mut encrypted, mut keep) = (Vec::new(), Vec::new());
     for name in names {
-        for report in datasets(client, Some(name), false)? {
-            let is_own = |key: &KeyDetails| key.root == report.name && key.is_loaded;
-            if !report.key.as_ref().is_some_and(is_own) {
+        let reports = match datasets(client, Some(name), false) {
+            Ok(reports) => reports,
+            Err(error) => {
+                errors.push(error.to_string());
+                continue;
+            }
+        };
+        for report in reports {
+            let Some(key) = report.key else { continue };
+            encrypted.push((report.name.clone(), key.root.clone()));
+            if key.root != report.name || !key.is_loaded {
                 continue;
             }
             if let Err(error) = client.call(&ZfsUnloadKey { name: report.name }) {
                 errors.push(error.to_string());
+                keep.push(key.root);
             }
         }
+    }
+    for (name, _) in encrypted
+        .iter()
+        .rev()
+        .filter(|(_, root)| keep.contains(root))
+    {
+        let again = ZfsMount {
+            name: Some(name.clone()),
+            ..ZfsMount::default()
+        };
+        let mounted = client.call(&again);
+        errors.extend(mounted.err().map(|error| error.to_string()));
     }
     match errors.is_empty() {
         true => Ok(()),

@@ -23,7 +23,7 @@ pub struct List {
     #[arg(short)]
     recursive: bool,
     /// Children down to this depth
-    #[arg(short = 'd')]
+    #[arg(short = 'd', allow_negative_numbers = true)]
     depth: Option<u32>,
     /// No headings, tabs between fields
     #[arg(short = 'H')]
@@ -59,7 +59,7 @@ pub struct Get {
     #[arg(short)]
     recursive: bool,
     /// Children down to this depth
-    #[arg(short = 'd')]
+    #[arg(short = 'd', allow_negative_numbers = true)]
     depth: Option<u32>,
     /// No headings, tabs between fields
     #[arg(short = 'H')]
@@ -143,7 +143,7 @@ pub fn dataset_of(word: &str, client: &Client) -> anyhow::Result<String> {
             let mut there = mounts.filter(|mounted| Path::new(&mounted.mountpoint) == place);
             Ok(there.next().map_or(name, |mounted| mounted.name))
         }
-        None => bail!("cannot open '{path}': not a ZFS filesystem"),
+        None => bail!("'{path}': not a ZFS filesystem"),
     }
 }
 
@@ -159,22 +159,33 @@ fn check_known(properties: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// Refuses datasets that were named but are of a kind that was not asked for.
+/// Refuses datasets that were named but are of a kind that was not asked for. With a depth they are
+/// only left out, where what is below them could be of such a kind (`zfs_for_each`,
+/// cmd/zfs/zfs_iter.c).
 fn check_kinds(
-    datasets: &[DatasetReport],
+    datasets: &mut Vec<DatasetReport>,
     named: &[String],
     kinds: &[DatasetKind],
+    goes_below: bool,
 ) -> anyhow::Result<()> {
-    let wrong = datasets.iter().find(|dataset| {
+    let is_wrong = |dataset: &DatasetReport| {
         named.contains(&dataset.name) && !kinds.is_empty() && !kinds.contains(&dataset.kind)
-    });
-    match wrong {
-        Some(dataset) => bail!(
+    };
+    let below = |kind: &DatasetKind| matches!(kind, DatasetKind::Snapshot | DatasetKind::Bookmark);
+    let may_be_left_out = |dataset: &DatasetReport| match dataset.kind {
+        DatasetKind::Filesystem => goes_below,
+        DatasetKind::Volume => goes_below && kinds.iter().any(below),
+        _ => false,
+    };
+    let refused = (datasets.iter()).find(|dataset| is_wrong(dataset) && !may_be_left_out(dataset));
+    if let Some(dataset) = refused {
+        bail!(
             "cannot open '{}': operation not applicable to datasets of this type",
             dataset.name
-        ),
-        None => Ok(()),
+        );
     }
+    datasets.retain(|dataset| !is_wrong(dataset));
+    Ok(())
 }
 
 impl List {
@@ -207,7 +218,7 @@ impl List {
         let reply = client.call(&call)?;
         let mut datasets = reply.datasets;
         if depth == Some(0) {
-            check_kinds(&datasets, &named, &kinds)?;
+            check_kinds(&mut datasets, &named, &kinds, self.depth.is_some())?;
         }
         sort(&mut datasets, &keys);
         self.print(&datasets, &names)?;
@@ -467,7 +478,7 @@ impl Get {
         let reply = client.call(&call)?;
         let mut datasets = reply.datasets;
         if depth == Some(0) {
-            check_kinds(&datasets, &named, &asked_kinds)?;
+            check_kinds(&mut datasets, &named, &asked_kinds, self.depth.is_some())?;
         }
         sort(&mut datasets, &[]);
         self.print(&datasets, wanted.as_deref())?;

@@ -18,8 +18,9 @@ mod values;
 
 use anyhow::{Context, bail};
 use api::{
-    DatasetKind, Protocol, SpaceOwner, ZfsCreate, ZfsDestroy, ZfsList, ZfsMount, ZfsMountList,
-    ZfsRename, ZfsRollback, ZfsShare, ZfsSnapshot, ZfsUnmount, ZfsUnshare,
+    DatasetKind, Failure, Protocol, Refusal, SpaceOwner, ZfsCreate, ZfsDestroy, ZfsList, ZfsMount,
+    ZfsMountList, ZfsMounted, ZfsRename, ZfsRollback, ZfsShare, ZfsSnapshot, ZfsUnmount,
+    ZfsUnshare,
 };
 use clap::{Args, Parser, Subcommand};
 use dataset::props::parse_size;
@@ -85,8 +86,10 @@ enum Command {
     /// Take holds off snapshots
     Release(snapshots::Holding),
     /// Give permissions on a dataset, or tell which there are
+    #[command(disable_help_flag = true)]
     Allow(allow::Allow),
     /// Take permissions on a dataset away
+    #[command(disable_help_flag = true)]
     Unallow(allow::Unallow),
     /// Tell what changed between snapshots, or since one
     #[command(disable_help_flag = true)]
@@ -142,7 +145,7 @@ struct Create {
     #[arg(short, requires = "volume_size")]
     sparse: bool,
     /// Make a volume of this size
-    #[arg(short = 'V')]
+    #[arg(short = 'V', allow_hyphen_values = true)]
     volume_size: Option<String>,
     /// Block size of the volume
     #[arg(short = 'b', requires = "volume_size")]
@@ -373,13 +376,23 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
             made.map(drop).map_err(crate::usage::of_absent)
         }
         Command::Rollback(rollback) => {
-            client.call(&ZfsRollback {
+            let mut call = ZfsRollback {
                 snapshot: rollback.snapshot,
-                destroy_newer: rollback.destroy_newer,
-                destroy_clones: rollback.destroy_clones,
+                destroy_newer: false,
+                destroy_clones: false,
                 force: rollback.force,
                 command: typed,
-            })?;
+            };
+            // Where nothing is newer, nothing is destroyed, and nobody needs to be allowed to.
+            if rollback.destroy_newer || rollback.destroy_clones {
+                match client.call(&call) {
+                    Err(error) if is_for_newer(&error) => {}
+                    done => return done.map(drop),
+                }
+            }
+            call.destroy_newer = rollback.destroy_newer;
+            call.destroy_clones = rollback.destroy_clones;
+            client.call(&call)?;
             Ok(())
         }
         Command::Rename(rename) => {
@@ -400,6 +413,13 @@ pub fn run(zfs: Zfs, client: &Client, typed: String) -> anyhow::Result<()> {
     }
 }
 
+/// Whether nothing was done, as that would destroy what is newer.
+fn is_for_newer(error: &anyhow::Error) -> bool {
+    let failure = error.downcast_ref::<Failure>();
+    let refusal = failure.and_then(|failure| failure.refusal.as_deref());
+    matches!(refusal, Some(Refusal::Newer { .. }))
+}
+
 /// Which filesystem, or with `-a` what protocol (`sa_protocol_decode`, cmd/zfs/zfs_main.c).
 fn shared_what(
     all: bool,
@@ -410,16 +430,26 @@ fn shared_what(
         None => Ok((None, None)),
         Some("nfs") => Ok((None, Some(Protocol::Nfs))),
         Some("smb") => Ok((None, Some(Protocol::Smb))),
-        Some(other) => bail_usage!("'{other}' is not a share type; use nfs or smb"),
+        Some(other) => bail_usage!("share type must be one of: nfs, smb\n'{other}' is neither"),
     }
 }
 
 fn run_create(create: Create, client: &Client, typed: String) -> anyhow::Result<()> {
     let mut properties = assignments(&create.properties)?;
+    for (is_given, name) in [
+        (create.block_size.is_some(), "volblocksize"),
+        (create.volume_size.is_some(), "volsize"),
+    ] {
+        if is_given && properties.contains_key(name) {
+            bail!("property '{name}' specified multiple times");
+        }
+    }
     if let Some(size) = &create.block_size {
         properties.insert(
             "volblocksize".into(),
-            parse_size(size).map_err(anyhow::Error::msg)?.to_string(),
+            parse_size(size)
+                .map_err(|why| anyhow::anyhow!("bad volume block size '{size}': {why}"))?
+                .to_string(),
         );
     }
     let volume_size_bytes = match &create.volume_size {
@@ -554,7 +584,7 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
         names.clear();
         for top in &mount.filesystems {
             // One may be below another.
-            let below = to_mount_below(top, client)?;
+            let below = to_mount_below(top, client).map_err(crate::usage::of_absent)?;
             names.extend(
                 below
                     .into_iter()
@@ -581,6 +611,25 @@ fn run_mount(mount: Mount, client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What is said of a path where nothing of ours is mounted (`unshare_unmount_path`,
+/// cmd/zfs/zfs_main.c).
+fn no_mount(client: &Client, path: &str, error: anyhow::Error) -> anyhow::Error {
+    if !format!("{error:#}").ends_with("': not currently mounted") {
+        return error;
+    }
+    if let Err(why) = std::fs::symlink_metadata(path) {
+        return anyhow::anyhow!("cannot open '{path}': {why}");
+    }
+    let mounts = client.call(&ZfsMountList {}).map(|reply| reply.mounts);
+    let is_inside = |mounted: &ZfsMounted| {
+        std::path::Path::new(path).starts_with(std::path::Path::new(&mounted.mountpoint))
+    };
+    match mounts.unwrap_or_default().iter().any(is_inside) {
+        true => anyhow::anyhow!("cannot unmount '{path}': not a mountpoint"),
+        false => anyhow::anyhow!("cannot unmount '{path}': not a ZFS filesystem"),
+    }
+}
+
 fn run_unmount(unmount: Unmount, client: &Client) -> anyhow::Result<()> {
     let mounted = || -> anyhow::Result<Vec<String>> {
         let mounts = client.call(&ZfsMountList {})?.mounts;
@@ -590,10 +639,15 @@ fn run_unmount(unmount: Unmount, client: &Client) -> anyhow::Result<()> {
         true => mounted()?,
         false => Vec::new(),
     };
+    let target = unmount.target.clone();
     let unmounted = client.call(&ZfsUnmount {
         name: unmount.target,
         all: unmount.all,
         force: unmount.force,
+    });
+    let unmounted = unmounted.map_err(|error| match target {
+        Some(path) if path.starts_with('/') => no_mount(client, &path, error),
+        _ => error,
     });
     if unmount.unload_keys {
         // Also of what could be unmounted before something could not.

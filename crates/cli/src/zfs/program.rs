@@ -72,13 +72,13 @@ impl Program {
         if self.json {
             println!("{}", serde_json::to_string(&reply.output)?);
         } else if reply.output.is_empty() {
-            println!("Channel program fully executed with no return value.");
+            println!("Channel program fully executed and did not produce output.");
         } else {
             let mut out = String::new();
             for (name, value) in &reply.output {
                 print_value(&mut out, INDENT, name, value);
             }
-            print!("Channel program fully executed with return value:\n{out}");
+            print!("Channel program fully executed and produced output:\n{out}");
         }
         Ok(())
     }

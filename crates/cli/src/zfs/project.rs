@@ -1,10 +1,10 @@
 //! `zfs project` (zfs-project(8), cmd/zfs/zfs_project.c): the projects of files and directories.
 
-use anyhow::Context;
 use api::{ProjectChange, ZfsProject};
 use clap::Args;
 
 use crate::client::Client;
+use crate::usage::MINUS_ONE;
 
 /// List, check, set or clear projects.
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ pub struct Project {
     #[arg(short, overrides_with = "directory_only")]
     recursive: bool,
     /// Set the project (with -c: compare with it)
-    #[arg(short, value_name = "ID")]
+    #[arg(short, value_name = "ID", value_parser = project_id)]
     project: Option<u32>,
     /// What is made in the directories is of their project
     #[arg(short)]
@@ -36,6 +36,14 @@ pub struct Project {
     /// Files and directories
     #[arg(required = true)]
     paths: Vec<String>,
+}
+
+/// A project's number.
+fn project_id(word: &str) -> Result<u32, String> {
+    match word.parse() {
+        Ok(id) if id < u32::MAX => Ok(id),
+        _ => Err(format!("project ID must be less than {}", u32::MAX)),
+    }
 }
 
 impl Project {
@@ -77,10 +85,10 @@ impl Project {
             None
         };
         for given in &self.paths {
-            let path = std::fs::canonicalize(given)
-                .with_context(|| format!("failed to stat {given}"))?
-                .to_string_lossy()
-                .into_owned();
+            let path = match std::fs::canonicalize(given) {
+                Ok(path) => path.to_string_lossy().into_owned(),
+                Err(error) => bail_status!(MINUS_ONE, "failed to stat {given}: {error}"),
+            };
             let reply = client.call(&ZfsProject {
                 paths: vec![path.clone()],
                 change: change.clone(),

@@ -68,6 +68,10 @@ impl Receive {
     /// Hands the stream at standard input to the daemon, and prints.
     pub fn run(self, client: &Client, command: String) -> anyhow::Result<()> {
         if self.abort {
+            if self.target.contains('@') {
+                let why = "snapshot delimiter '@' is not expected here";
+                bail_usage!("cannot open '{}': {why}", self.target);
+            }
             let aborted = client.call(&ZfsReceiveAbort {
                 name: self.target,
                 command,

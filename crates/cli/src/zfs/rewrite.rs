@@ -45,14 +45,15 @@ impl Rewrite {
     /// Asks the daemon and prints. What cannot be rewritten does not keep it from the rest.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let mut paths = Vec::new();
-        let mut failed = false;
+        let mut status = 0;
         for given in &self.paths {
             let found = std::fs::symlink_metadata(given);
             match found.and_then(|_| std::fs::canonicalize(given)) {
                 Ok(path) => paths.push((given, path.to_string_lossy().into_owned())),
                 Err(error) => {
-                    eprintln!("failed to stat {given}: {error}");
-                    failed = true;
+                    status = error.raw_os_error().unwrap_or(1);
+                    let why = api::for_people(error.to_string());
+                    eprintln!("failed to stat {given}: {why}");
                 }
             }
         }
@@ -81,12 +82,12 @@ impl Rewrite {
             for not in &reply.failed {
                 let why = api::for_people(not.why.clone());
                 eprintln!("failed to rewrite {}: {why}", shown(&not.path));
-                failed = true;
+                status = 1;
             }
         }
-        if failed {
+        if status != 0 {
             // Everything is told already.
-            std::process::exit(1);
+            std::process::exit(status);
         }
         Ok(())
     }

@@ -35,6 +35,9 @@ pub struct Send {
     /// Holds, too
     #[arg(short = 'h', long)]
     holds: bool,
+    /// Encrypted datasets may be sent with properties in the clear
+    #[arg(short = 'U', long)]
+    no_preserve_encryption: bool,
     /// Datasets below it, too, with properties
     #[arg(short = 'R', long)]
     replicate: bool,
@@ -179,7 +182,10 @@ impl Send {
             bail!("a stream begins with one snapshot: give -i or -I once");
         }
         if self.dedup {
-            eprintln!("WARNING: streams are not deduplicated any more; -D has no effect");
+            eprintln!(
+                "WARNING: deduplicated send is no longer supported.  A regular,\n\
+                 non-deduplicated stream will be generated.\n"
+            );
         }
         let from = self.incremental.first().or(self.all_from.first());
         let from = from.map(|from| match from.starts_with(['@', '#']) {
@@ -195,6 +201,7 @@ impl Send {
             properties: self.properties,
             backup: self.backup,
             holds: self.holds,
+            no_preserve_encryption: self.no_preserve_encryption,
             skip_missing: self.skip_missing,
             exclude: self.exclude,
             large_blocks: self.large_blocks,
@@ -215,7 +222,8 @@ impl Send {
                 false => eprint!("{text}"),
             }
         }
-        if self.dry_run || is_verbose || self.skip_missing {
+        let may_warn = self.skip_missing || self.no_preserve_encryption;
+        if self.dry_run || is_verbose || may_warn {
             let plan = client.call(&ZfsSendPlan { send: send.clone() })?;
             for warning in &plan.warnings {
                 eprintln!("WARNING: {warning}");

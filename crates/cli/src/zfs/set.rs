@@ -48,6 +48,20 @@ impl Set {
             properties,
             no_mount: self.no_mount,
             command: typed,
+        });
+        let changed = changed.map_err(|error| {
+            let text = format!("{error:#}");
+            // One that is not there is not opened; what else goes wrong is -1.
+            let begins = ["cannot set property for ", "cannot unmount "];
+            let is_refused = |line: &str| begins.iter().any(|begin| line.starts_with(begin));
+            match text.lines().any(is_refused) {
+                true => Status {
+                    code: MINUS_ONE,
+                    text,
+                }
+                .into(),
+                false => error,
+            }
         })?;
         warn(&changed);
         Ok(())

@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::client::Client;
 use crate::settings::assignments;
+use crate::usage::Status;
 
 /// Make a clone of a snapshot.
 #[derive(Debug, Args)]
@@ -91,13 +92,13 @@ impl Bookmark {
         if self.recursive && !is_snapshot {
             bail_usage!("recursive bookmarks (-r) can only be created from a snapshot source");
         }
-        client.call(&ZfsBookmark {
+        let made = client.call(&ZfsBookmark {
             source,
             name,
             recursive: self.recursive,
             command: typed,
-        })?;
-        Ok(())
+        });
+        made.map(drop).map_err(crate::usage::of_absent)
     }
 }
 
@@ -116,15 +117,37 @@ pub struct Redact {
 impl Redact {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        client.call(&ZfsRedact {
+        let made = client.call(&ZfsRedact {
             snapshot: self.snapshot,
             bookmark: self.bookmark,
             with: self.redaction_snapshots,
             command: typed,
-        })?;
-        Ok(())
+        });
+        made.map(drop).map_err(|error| {
+            let text = format!("{error:#}");
+            let known = REDACT_STATUSES
+                .iter()
+                .find(|(begin, _)| text.starts_with(begin));
+            match known {
+                Some((_, code)) => Status { code: *code, text }.into(),
+                None => error,
+            }
+        })
     }
 }
+
+/// How `zfs redact` ends, by what it says first: with the error's number (`zfs_do_redact`,
+/// cmd/zfs/zfs_main.c).
+const REDACT_STATUSES: [(&str, u8); 8] = [
+    ("cannot open ", 2),
+    ("attempted to resume redaction", 3),
+    ("too many redaction snapshots", 7),
+    ("specified redaction bookmark", 17),
+    ("redaction snapshot must be", 22),
+    ("redaction bookmark name must not", 22),
+    ("provided bookmark name cannot", 36),
+    ("attempted to redact redacted", 114),
+];
 
 /// A tag and snapshots.
 #[derive(Debug, Args)]

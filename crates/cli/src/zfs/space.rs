@@ -3,7 +3,6 @@
 
 use std::cmp::Ordering;
 
-use anyhow::bail;
 use api::{HoldReport, SpaceOwner, SpaceReport, ZfsHolds, ZfsSpace};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -11,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::list::dataset_of;
 use crate::client::Client;
 use crate::columns::{Column, render};
+use crate::usage::{MINUS_ONE, Status};
 use crate::{json, numbers};
 
 /// Tell what users or groups use.
@@ -75,7 +75,9 @@ impl Space {
                         "all" => owners.extend([SpaceOwner::User, SpaceOwner::Group]),
                         // Nothing here has identities of that kind.
                         "smbuser" | "smbgroup" => {}
-                        other => bail!("invalid type '{other}' for -t option"),
+                        other => {
+                            bail_status!(MINUS_ONE, "invalid type '{other}' for -t option")
+                        }
                     }
                 }
             }
@@ -97,7 +99,7 @@ impl Common {
     fn run(&self, client: &Client, owners: Vec<SpaceOwner>, numeric: bool) -> anyhow::Result<()> {
         let fields: Vec<&str> = self.fields.split(',').collect();
         if let Some(unknown) = fields.iter().find(|field| !FIELDS.contains(field)) {
-            bail!("invalid type '{unknown}' for -o option");
+            bail_status!(MINUS_ONE, "invalid type '{unknown}' for -o option");
         }
         let keys: Vec<(&str, bool)> = (self.ascending.iter().map(|field| (&field[..], false)))
             .chain(self.descending.iter().map(|field| (&field[..], true)))
@@ -107,7 +109,18 @@ impl Common {
             bail_usage!("invalid field '{unknown}'");
         }
         let name = dataset_of(&self.dataset, client)?;
-        let mut uses = client.call(&ZfsSpace { name, owners })?.uses;
+        let reply = client.call(&ZfsSpace { name, owners }).map_err(|error| {
+            let text = format!("{error:#}");
+            match text.starts_with("cannot get used/quota for ") {
+                true => Status {
+                    code: MINUS_ONE,
+                    text,
+                }
+                .into(),
+                false => error,
+            }
+        });
+        let mut uses = reply?.uses;
         if numeric {
             for used in &mut uses {
                 used.name = None;
@@ -229,7 +242,7 @@ impl Holds {
             .collect();
         let columns = ["NAME", "TAG", "TIMESTAMP"].map(Column::left);
         print!("{}", render(&columns, &rows, self.scripted));
-        if rows.is_empty() {
+        if rows.is_empty() && !self.scripted {
             eprintln!("no datasets available");
         }
         Ok(())

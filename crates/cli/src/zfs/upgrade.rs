@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{DatasetKind, DatasetReport, ZfsList, ZfsSet, ZfsWait};
+use api::{DatasetKind, DatasetReport, ZfsList, ZfsListReply, ZfsSet, ZfsWait};
 use clap::Args;
 
 use super::list::dataset_of;
@@ -69,18 +69,39 @@ impl Upgrade {
         if !is_chosen {
             return list(client);
         }
+        let mut is_failed = false;
+        let mut refuse = |name: &str, why: &str| {
+            eprintln!("cannot open '{name}': {why}");
+            is_failed = true;
+        };
         let mut names = Vec::new();
         for word in &self.filesystems {
-            names.push(dataset_of(word, client)?);
+            let name = dataset_of(word, client)?;
+            match (name.contains('@'), name.contains('#')) {
+                (true, _) => refuse(&name, "snapshot delimiter '@' is not expected here"),
+                (_, true) => refuse(&name, "bookmark delimiter '#' is not expected here"),
+                _ => names.push(name),
+            }
         }
-        let reply = client.call(&ZfsList {
-            names,
-            depth: (!self.recursive && !self.all).then_some(0),
-            kinds: vec![DatasetKind::Filesystem],
-            properties: Some(vec!["version".into()]),
-            received: false,
-        })?;
-        let mut is_failed = !reply.failures.is_empty();
+        let mut reply = match names.is_empty() && !self.all {
+            true => ZfsListReply::default(),
+            false => client.call(&ZfsList {
+                names,
+                depth: (!self.recursive && !self.all).then_some(0),
+                kinds: vec![DatasetKind::Filesystem],
+                properties: Some(vec!["version".into()]),
+                received: false,
+            })?,
+        };
+        reply.datasets.retain(|dataset| {
+            let is_filesystem = dataset.kind == DatasetKind::Filesystem;
+            if !is_filesystem {
+                let why = "operation not applicable to datasets of this type";
+                refuse(&dataset.name, why);
+            }
+            is_filesystem
+        });
+        is_failed |= !reply.failures.is_empty();
         for failure in &reply.failures {
             eprintln!("{failure}");
         }
@@ -104,7 +125,8 @@ impl Upgrade {
             println!("{already} filesystems already at this version");
         }
         match is_failed {
-            true => anyhow::bail!("not all filesystems could be upgraded"),
+            // What is wrong is told by now.
+            true => bail_status!(1, ""),
             false => Ok(()),
         }
     }

@@ -1,7 +1,6 @@
 //! `zpool initialize` and `zpool trim` (`zpool_do_initialize`, `zpool_do_trim`,
 //! cmd/zpool/zpool_main.c; `zpool_initialize_impl`, `check_trim_errs`, lib/libzfs/libzfs_pool.c).
 
-use anyhow::bail;
 use api::{
     ActivityAction, ActivityObstacle, ActivityRefusal, ActivityReply, ServerInfo, ZpoolInitialize,
     ZpoolTrim,
@@ -10,6 +9,7 @@ use clap::Args;
 
 use crate::client::Client;
 use crate::numbers;
+use crate::usage::{MINUS_ONE, Status};
 
 /// Write over the free space of devices.
 #[derive(Debug, Args)]
@@ -64,12 +64,13 @@ pub struct Trim {
 /// The pools that are meant, and the devices of the one.
 fn pools(
     client: &Client,
+    of: &str,
     all: bool,
     names: Vec<String>,
 ) -> anyhow::Result<(Vec<String>, Vec<String>)> {
     let mut names = names.into_iter();
     match (all, names.next()) {
-        (true, Some(_)) => bail_usage!("-a cannot be combined with individual pools or vdevs"),
+        (true, Some(_)) => bail_usage!("-a cannot be combined with individual {of} or vdevs"),
         (true, None) => Ok((client.call(&ServerInfo {})?.pools, Vec::new())),
         (false, None) => bail_usage!("missing pool name argument"),
         (false, Some(pool)) => Ok((vec![pool], names.collect())),
@@ -91,7 +92,7 @@ impl Initialize {
         if action != ActivityAction::Start {
             for (is_given, option) in [(self.wait, "-w"), (self.zero, "-z")] {
                 if is_given {
-                    bail_usage!("{option} cannot be used with -c, -s or -u");
+                    bail_usage!("{option} cannot be used with -c, -sor -u");
                 }
             }
         }
@@ -101,7 +102,7 @@ impl Initialize {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: &str) -> anyhow::Result<()> {
         let action = self.action()?;
-        let (pools, devices) = pools(client, self.all, self.names)?;
+        let (pools, devices) = pools(client, "pools", self.all, self.names)?;
         let mut said = Vec::new();
         for name in pools {
             let reply = client.call(&ZpoolInitialize {
@@ -110,7 +111,8 @@ impl Initialize {
                 action,
                 zero: self.zero,
                 command: typed.to_owned(),
-            })?;
+            });
+            let reply = reply.map_err(unopened)?;
             said.extend(
                 reply
                     .refused
@@ -152,7 +154,7 @@ impl Trim {
                 None => bail_usage!("invalid value for rate: bad numeric value '{text}'"),
             },
         };
-        let (pools, devices) = pools(client, self.all, self.names)?;
+        let (pools, devices) = pools(client, "zpools", self.all, self.names)?;
         let mut said = Vec::new();
         for name in pools {
             let reply = client.call(&ZpoolTrim {
@@ -162,11 +164,25 @@ impl Trim {
                 rate,
                 secure: self.secure,
                 command: typed.to_owned(),
-            })?;
+            });
+            let reply = reply.map_err(unopened)?;
             said.extend(of_trim(&reply, devices.is_empty() && !self.secure));
             wait(client, self.wait, &reply)?;
         }
         told(said)
+    }
+}
+
+/// How it ends where the pool cannot be opened.
+fn unopened(error: anyhow::Error) -> anyhow::Error {
+    let text = format!("{error:#}");
+    match text.starts_with("cannot open ") {
+        true => Status {
+            code: MINUS_ONE,
+            text,
+        }
+        .into(),
+        false => error,
     }
 }
 
@@ -209,7 +225,7 @@ fn line(verb: &str, refusal: &ActivityRefusal) -> String {
 fn told(said: Vec<String>) -> anyhow::Result<()> {
     match said.is_empty() {
         true => Ok(()),
-        false => bail!(said.join("\n")),
+        false => bail_status!(MINUS_ONE, "{}", said.join("\n")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `zpool add`, `remove`, `reguid`, `labelclear`, `upgrade`.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use api::{
     Guid, JobKind, PoolUpgrade, RemoveAction, ZpoolAdd, ZpoolLabelClear, ZpoolReguid, ZpoolRemove,
     ZpoolUpgrade, ZpoolUpgradeReply,
@@ -13,6 +13,7 @@ use crate::client::Client;
 use crate::numbers;
 use crate::refusals;
 use crate::settings::{assignments, of_option};
+use crate::usage::{MINUS_ONE, Status};
 
 /// Give a pool more vdevs, spares or cache devices.
 #[derive(Debug, Args)]
@@ -87,14 +88,37 @@ pub(super) fn ashift(properties: &[String]) -> anyhow::Result<Option<u8>> {
                 "property '{name}' is not a valid pool or vdev property\nonly ashift is set here"
             );
         }
-        let number: u8 = value
-            .parse()
-            .ok()
-            .filter(|number| *number == 0 || (9..=16).contains(number))
-            .with_context(|| format!("ashift cannot be '{value}': it is 9 to 16"))?;
-        ashift = (number != 0).then_some(number);
+        ashift = ashift_of(&value)?;
     }
     Ok(ashift)
+}
+
+/// Has what begins with these words end with -1, as OpenZFS's commands end.
+pub(super) fn minus_one(begin: &'static str) -> impl FnOnce(anyhow::Error) -> anyhow::Error {
+    move |error| {
+        let text = format!("{error:#}");
+        match text.starts_with(begin) {
+            true => Status {
+                code: MINUS_ONE,
+                text,
+            }
+            .into(),
+            false => error,
+        }
+    }
+}
+
+/// An ashift that is given; none where the devices' own is meant.
+pub(super) fn ashift_of(word: &str) -> anyhow::Result<Option<u8>> {
+    let number: u64 = (word.parse()).map_err(|_| anyhow::anyhow!("ashift must be a number."))?;
+    match u8::try_from(number) {
+        Ok(0) => Ok(None),
+        Ok(number @ 9..=16) => Ok(Some(number)),
+        _ => bail!(
+            "invalid 'ashift={number}' property: only values between 9 and 16 are allowed.\n\
+             0 stands for the devices' own size"
+        ),
+    }
 }
 
 /// Take top-level vdevs, spares and cache devices out of a pool.
@@ -167,12 +191,12 @@ pub struct Reguid {
 impl Reguid {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        client.call(&ZpoolReguid {
+        let given = client.call(&ZpoolReguid {
             name: self.pool,
             guid: self.guid.map(Guid),
             command: typed,
-        })?;
-        Ok(())
+        });
+        given.map(drop).map_err(minus_one("cannot reguid "))
     }
 }
 
@@ -205,7 +229,14 @@ impl LabelClear {
     /// Asks the daemon.
     pub fn run(self, client: &Client) -> anyhow::Result<()> {
         let in_dev = std::path::Path::new("/dev").join(&self.device);
-        let device = if !self.device.contains('/') && in_dev.exists() {
+        let is_short = !self.device.contains('/');
+        if is_short && !in_dev.exists() && !std::path::Path::new(&self.device).exists() {
+            bail!(
+                "failed to find device {}, try specifying absolute path instead",
+                self.device
+            );
+        }
+        let device = if is_short && in_dev.exists() {
             in_dev
         } else {
             std::path::absolute(&self.device)
@@ -229,7 +260,12 @@ pub struct Upgrade {
     #[arg(short = 'a', conflicts_with = "pools")]
     all: bool,
     /// To this version, without features if it is one of before them (28 at most)
-    #[arg(short = 'V', value_name = "VERSION", value_parser = pool_version)]
+    #[arg(
+        short = 'V',
+        value_name = "VERSION",
+        value_parser = pool_version,
+        allow_hyphen_values = true
+    )]
     version: Option<u64>,
     pools: Vec<String>,
 }
@@ -303,10 +339,9 @@ impl Upgrade {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         let upgrades = self.all || !self.pools.is_empty();
-        anyhow::ensure!(
-            upgrades || self.version.is_none(),
-            "missing pool: say which, or -a for all"
-        );
+        if !upgrades && self.version.is_some() {
+            bail_usage!("-V option is incompatible with other arguments\nsay which pool, or -a");
+        }
         let legacy = self.version.filter(|version| *version != VERSION_FEATURES);
         let reply = client.call(&ZpoolUpgrade {
             names: self.pools.clone(),
@@ -352,11 +387,11 @@ fn raised(pools: &[PoolUpgrade], wanted: u64) -> String {
             continue;
         }
         let which = match version == wanted {
-            true => "version",
-            false => "more current version",
+            true => format!("version {version}"),
+            false => format!("more current version '{version}'"),
         };
         out.push_str(&format!(
-            "Pool '{name}' is already formatted using {which} {version}.\n\n"
+            "Pool '{name}' is already formatted using {which}.\n\n"
         ));
     }
     out
@@ -493,7 +528,7 @@ mod tests {
             text,
             "Pool 'p' is already formatted using version 28.\n\
              \n\
-             Pool 'p' is already formatted using more current version 5000.\n\
+             Pool 'p' is already formatted using more current version '5000'.\n\
              \n\
              Successfully upgraded 'p' from version 15 to version 28.\n\
              \n"

@@ -1,8 +1,9 @@
 //! `zpool create`: the grammar of vdevs (zpoolconcepts(7), "Virtual Devices") and the request.
 
 use anyhow::{Context, anyhow, bail};
-use api::{DeviceSpec, VdevClass, VdevLayout, VdevSpec, ZpoolCreate};
+use api::{DeviceSpec, Settings, VdevClass, VdevLayout, VdevSpec, ZpoolCreate};
 use clap::Args;
+use dataset::DatasetKind;
 
 use crate::client::Client;
 use crate::settings::{assignments, of_option};
@@ -46,12 +47,32 @@ pub struct Create {
 impl Create {
     /// Asks the daemon for the pool.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        let mut filesystem_properties = assignments(&self.filesystem_properties)?;
+        let mut filesystem_properties =
+            assignments(&self.filesystem_properties).map_err(|error| {
+                let text = format!("{error:#}");
+                let rest = text.strip_prefix("missing '=' for property=value argument");
+                match rest {
+                    Some(rest) => anyhow!("missing '=' for -O option{rest}"),
+                    None => error,
+                }
+            })?;
         if let Some(mountpoint) = self.mountpoint {
             filesystem_properties.insert("mountpoint".into(), mountpoint);
         }
         let mut properties = assignments(&self.pool_properties).map_err(of_option)?;
+        check(
+            &self.pool,
+            &properties,
+            &filesystem_properties,
+            self.altroot.is_some(),
+        )?;
         if let Some(name) = self.temporary_name {
+            if name.contains('/') {
+                bail!(
+                    "cannot create '{name}': invalid character '/' in temporary name\n\
+                     use 'zfs create' to create a dataset"
+                );
+            }
             properties.insert("tname".into(), name);
         }
         let vdevs = parse_new_pool(&self.vdevs)?;
@@ -72,7 +93,9 @@ impl Create {
             altroot: self.altroot,
             command: typed,
         };
-        let reply = client.call(&call)?;
+        let reply = client
+            .call(&call)
+            .map_err(|error| in_their_words(error, &call))?;
         for warning in &reply.warnings {
             eprintln!("{warning}");
         }
@@ -85,6 +108,70 @@ impl Create {
         }
         Ok(())
     }
+}
+
+/// What the daemon says of properties, as OpenZFS's command says it of a new pool's.
+fn in_their_words(error: anyhow::Error, call: &ZpoolCreate) -> anyhow::Error {
+    let text = format!("{error:#}");
+    let quoted = text.split('\'').nth(1).unwrap_or_default();
+    let of_property = text.strip_prefix(&format!(
+        "cannot create '{}': invalid property '",
+        call.name
+    ));
+    let property = of_property.and_then(|rest| rest.split('\'').next());
+    if let Some(property) = property.filter(|property| call.properties.contains_key(*property)) {
+        return anyhow!("property '{property}' is not a valid pool or vdev property\n{text}");
+    }
+    if text.starts_with("cannot enable feature '") {
+        let name = &call.name;
+        return anyhow!("cannot create '{name}': feature '{quoted}' unsupported by kernel\n{text}");
+    }
+    error
+}
+
+/// Refuses what OpenZFS's command refuses before it opens a device (`zpool_do_create`,
+/// `add_prop_list`, cmd/zpool/zpool_main.c).
+fn check(
+    name: &str,
+    pool: &Settings,
+    filesystem: &Settings,
+    has_altroot: bool,
+) -> anyhow::Result<()> {
+    let has_feature = pool.keys().any(|name| name.starts_with("feature@"));
+    if has_feature && pool.contains_key("version") {
+        bail!("'feature@' and 'version' properties cannot be specified together");
+    }
+    if has_altroot && pool.contains_key("altroot") {
+        bail!("property 'altroot' specified multiple times");
+    }
+    if let Some(root) = pool.get("altroot").filter(|root| !root.starts_with('/')) {
+        bail!("invalid alternate root '{root}': must be an absolute path");
+    }
+    if let Some(word) = pool.get("ashift") {
+        super::administer::ashift_of(word)?;
+    }
+    let cachefile = pool.get("cachefile").map_or("none", String::as_str);
+    if !cachefile.starts_with('/') && !["", "none"].contains(&cachefile) {
+        bail!(
+            "cannot create '{name}': property 'cachefile' must be empty, an absolute path, or \
+             'none'"
+        );
+    }
+    let is_of_filesystem = |name: &str| {
+        let known = dataset::props::find(name);
+        let has_it = known.map(|native| native.kinds.meets(DatasetKind::Filesystem.kinds()));
+        has_it.unwrap_or(name.contains([':', '@']) || name.starts_with("default"))
+    };
+    if let Some(name) = filesystem.keys().find(|name| !is_of_filesystem(name)) {
+        bail!("property '{name}' is not a valid filesystem property");
+    }
+    if let Some(place) = filesystem.get("mountpoint")
+        && !place.starts_with('/')
+        && !["legacy", "none"].contains(&place.as_str())
+    {
+        bail!("invalid mountpoint '{place}': must be an absolute path, 'legacy', or 'none'");
+    }
+    Ok(())
 }
 
 /// Reads the words after a new pool's name: some vdev must be for ordinary data.
@@ -118,7 +205,11 @@ pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
             }
             seen.push(new_class);
             if words.get(index).is_none_or(|next| class_of(next).is_some()) {
-                bail!("{SPEC}: {word} requires at least 1 devices");
+                let devices = match new_class {
+                    Cache | Spare => "devices",
+                    _ => "device",
+                };
+                bail!("{SPEC}: {word} requires at least 1 {devices}");
             }
             class = new_class;
             continue;
@@ -154,7 +245,7 @@ pub fn parse_vdevs(words: &[String]) -> anyhow::Result<Vec<VdevSpec>> {
             bail!("{SPEC}: {word} requires at least {least} devices");
         }
         let shape = DraidWord::parse(word, index - begin).transpose();
-        let shape = shape.map_err(|why| anyhow!("{SPEC}: {why}"))?;
+        let shape = shape.map_err(|why| anyhow!(why))?;
         let devices = words[begin..index]
             .iter()
             .map(|word| device(word))
@@ -249,7 +340,7 @@ impl DraidWord {
         let (mut data, mut spares) = (None, 0usize);
         for option in options {
             let syntax =
-                || format!("invalid dRAID syntax; expected [:<number><c|d|s>], not '{word}'");
+                || format!("invalid dRAID syntax; expected [:<number><c|d|s>] not '{word}'");
             let end = option.len().saturating_sub(1);
             let (number, suffix) = option.split_at_checked(end).ok_or_else(syntax)?;
             let number: usize = number.parse().map_err(|_| syntax())?;
@@ -271,7 +362,7 @@ impl DraidWord {
             .filter(|room| *room > 0)
             .ok_or_else(|| {
                 format!(
-                    "requested number of distributed spares {spares} and parity level {parity} \
+                    "request number of distributed spares {spares} and parity level {parity}\n\
                      leaves no disks available for data"
                 )
             })?;
@@ -280,7 +371,7 @@ impl DraidWord {
         let data = data.unwrap_or(room.min(DATA_DEFAULT));
         if data == 0 || data > room {
             return Err(format!(
-                "requested number of dRAID data disks per group {data} is too high, at most \
+                "requested number of dRAID data disks per group {data} is too high,\nat most \
                  {room} disks are available for data"
             ));
         }
@@ -387,7 +478,7 @@ mod tests {
             ("mirror /a", "mirror requires at least 2 devices"),
             ("raidz2 /a /b", "raidz2 requires at least 3 devices"),
             ("log /a", "at least one toplevel vdev"),
-            ("/a log", "log requires at least 1 devices"),
+            ("/a log", "log requires at least 1 device"),
             ("/a spare mirror /b /c", "spare requires at least 1 devices"),
             ("/a log /b log /c", "'log' can be specified only once"),
             ("/a spare /b spare /c", "'spare' can be specified only once"),
@@ -402,7 +493,7 @@ mod tests {
             ("/a log raidz /b /c /d", "unsupported 'log' device"),
             ("/a log draid /b /c /d", "unsupported 'log' device"),
             ("draid2 /a /b", "draid2 requires at least 3 devices"),
-            ("draid:5d /a /b /c", "too high, at most 2"),
+            ("draid:5d /a /b /c", "too high,\nat most 2"),
             ("draid:2s /a /b /c", "leaves no disks available for data"),
             ("draid:4c /a /b /c", "4 required but 3 provided"),
             ("draid:x /a /b /c", "invalid dRAID syntax"),

@@ -287,7 +287,7 @@ fn properties_of(
     let of_space = |value: u64| if has_space { value } else { 0 };
     read_only("name", name.to_owned());
     read_only("capacity", percent(allocated).unwrap_or(0).to_string());
-    read_only("state", words::state(vdev.state).to_lowercase());
+    read_only("state", words::state(vdev.state).to_owned());
     read_only("guid", vdev.guid.to_string());
     read_only("asize", vdev.asize_bytes.to_string());
     read_only("psize", vdev.physical_bytes.to_string());

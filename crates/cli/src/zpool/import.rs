@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
-use api::{FoundPoolReport, ImportedPool, Settings, VdevClass, VdevReport, ZpoolImport};
+use anyhow::{Context, anyhow, bail};
+use api::{
+    FoundPoolReport, Guid, ImportedPool, Settings, VdevClass, VdevReport, ZpoolImport,
+    ZpoolImportReply,
+};
 use clap::Args;
 use format::{NvList, NvValue};
 use serde_json::{Map, Value, json};
@@ -26,7 +29,8 @@ pub struct Import {
     /// only so)
     #[arg(short = 'd')]
     search: Vec<String>,
-    /// Look only at the devices that a cache file of OpenZFS names
+    /// Only the pools that a cache file names, of OpenZFS or of property cachefile; their devices
+    /// are looked for where it names them, then in the same directories
     #[arg(short = 'c', conflicts_with = "search")]
     cache_file: Option<PathBuf>,
     /// Show or import destroyed pools
@@ -64,7 +68,7 @@ pub struct Import {
     #[arg(short = 'X')]
     extreme: bool,
     /// Go back to this transaction group
-    #[arg(short = 'T')]
+    #[arg(short = 'T', value_parser = txg)]
     txg: Option<u64>,
     /// Go back to the checkpoint
     #[arg(long)]
@@ -88,24 +92,40 @@ pub struct Import {
     new_name: Option<String>,
 }
 
+/// A transaction group's number.
+fn txg(word: &str) -> Result<u64, String> {
+    word.parse().map_err(|_| "invalid txg value".to_owned())
+}
+
 impl Import {
     /// Asks the daemon and prints.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
         if (self.dry_run || self.extreme) && !self.rewind {
             bail_usage!("-n or -X only meaningful with -F");
         }
+        if self._scan && self.cache_file.is_some() {
+            bail_usage!("-c is incompatible with -s");
+        }
         let importing = self.all || self.pool.is_some();
+        if self.load_keys && !importing {
+            bail_usage!("-l is only meaningful during an import");
+        }
         let (properties, mount_options) = settings_and_options(&self.properties)?;
-        let search = match &self.cache_file {
-            Some(file) => devices_of_cache(file)?,
-            None => self
-                .search
-                .iter()
-                .map(|path| absolute(path))
-                .collect::<anyhow::Result<_>>()?,
-        };
+        let cached = self.cache_file.as_deref().map(Cached::read).transpose()?;
+        let mut search = self
+            .search
+            .iter()
+            .map(|path| absolute(path))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        if search.is_empty()
+            && cached.is_none()
+            && let Ok(paths) = std::env::var("ZPOOL_IMPORT_PATH")
+        {
+            search = usual_places(&paths)?;
+        }
         let call = ZpoolImport {
             search,
+            guids: Vec::new(),
             pool: self.pool.clone(),
             all: self.all,
             new_name: self.new_name.clone(),
@@ -125,7 +145,21 @@ impl Import {
             mount_options,
             command: typed,
         };
-        let reply = client.call(&call)?;
+        let readonly = call
+            .properties
+            .get("readonly")
+            .map_or("off", String::as_str);
+        if let Some(pool) = &self.pool
+            && !["on", "off"].contains(&readonly)
+        {
+            bail!("cannot import pool '{pool}': 'readonly' must be one of 'on | off'");
+        }
+        let reply = match &cached {
+            Some(cached) => cached.import(client, call, importing)?,
+            None => client
+                .call(&call)
+                .map_err(|error| in_their_words(error, &call))?,
+        };
         for pool in &reply.imported {
             print_imported(pool, self.dry_run);
         }
@@ -142,6 +176,9 @@ impl Import {
             if !reply.failures.is_empty() {
                 bail!(refusals::all_words(&reply.failures));
             }
+            if reply.imported.is_empty() {
+                eprintln!("no pools available to import");
+            }
             return Ok(());
         }
         if self.json {
@@ -157,6 +194,29 @@ impl Import {
             print_found(pool);
         }
         Ok(())
+    }
+}
+
+/// What the daemon says of names and properties, as OpenZFS says it of an import (`do_import`,
+/// cmd/zpool/zpool_main.c; `zpool_import_props`, lib/libzfs/libzfs_pool.c).
+fn in_their_words(error: anyhow::Error, call: &ZpoolImport) -> anyhow::Error {
+    let text = format!("{error:#}");
+    let pool = call.pool.as_deref().unwrap_or_default();
+    if let Some(new) = &call.new_name {
+        let of_name = text.strip_prefix(&format!("cannot import '{pool}' as '{new}': "));
+        let begins = ["invalid character ", "name "];
+        if let Some(why) = of_name.filter(|why| begins.iter().any(|begin| why.starts_with(begin))) {
+            return anyhow!("cannot import '{new}': {why}");
+        }
+    }
+    if text.starts_with("invalid alternate root ") {
+        let root = call.altroot.as_deref().unwrap_or_default();
+        return anyhow!("cannot import pool '{pool}': bad alternate root '{root}'\n{text}");
+    }
+    let of_property = text.strip_prefix("cannot import '");
+    match of_property.filter(|_| text.ends_with("see zpoolprops(7)")) {
+        Some(rest) => anyhow!("cannot import pool '{rest}"),
+        None => error,
     }
 }
 
@@ -312,35 +372,118 @@ fn print_found(pool: &FoundPoolReport) {
     }
 }
 
-/// Paths of the devices of all pools in a cache file that are there.
+/// What a cache file says of the pools in it.
 ///
-/// Source: module/os/linux/zfs/spa_config.c (`spa_write_cachefile`): an XDR nvlist, pools by name.
-fn devices_of_cache(file: &Path) -> anyhow::Result<Vec<String>> {
-    fn walk(vdev: &NvList, out: &mut Vec<String>) {
+/// Source: module/zfs/spa_config.c (`spa_write_cachefile`): a packed nvlist, pools by name.
+#[derive(Default)]
+struct Cached {
+    guids: Vec<Guid>,
+    /// Paths of their devices that are there.
+    devices: Vec<String>,
+    /// The directories that have or had their devices.
+    directories: Vec<String>,
+}
+
+impl Cached {
+    fn read(file: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read(file)
+            .map_err(|error| anyhow!("failed to open cache file: {error}\n{}", file.display()))?;
+        let pools = NvList::decode(&text)
+            .with_context(|| format!("'{}' is no cache file of pools", file.display()))?;
+        let mut cached = Self::default();
+        for (_, config) in pools.iter() {
+            if let NvValue::List(config) = config
+                && let (Some(guid), Some(tree)) =
+                    (config.u64("pool_guid"), config.list("vdev_tree"))
+            {
+                cached.guids.push(Guid(guid));
+                cached.add(tree);
+            }
+        }
+        cached.devices.retain(|path| Path::new(path).exists());
+        cached.directories.retain(|path| Path::new(path).is_dir());
+        if cached.directories.is_empty() {
+            bail!("no pools available to import");
+        }
+        Ok(cached)
+    }
+
+    fn add(&mut self, vdev: &NvList) {
         if let Some(path) = vdev.string("path") {
-            out.push(path.to_owned());
+            self.devices.push(path.to_owned());
+            let directory = Path::new(path).parent().map(Path::to_string_lossy);
+            let directory = directory.unwrap_or_default().into_owned();
+            if !self.directories.contains(&directory) {
+                self.directories.push(directory);
+            }
         }
         for list in ["children", "spares", "l2cache"] {
             let below = vdev.lists(list).unwrap_or_default();
-            below.iter().for_each(|child| walk(child, out));
+            below.iter().for_each(|child| self.add(child));
         }
     }
-    let text = std::fs::read(file).with_context(|| format!("cannot open '{}'", file.display()))?;
-    let pools = NvList::decode(&text)
-        .with_context(|| format!("'{}' is no cache file of pools", file.display()))?;
-    let mut paths = Vec::new();
-    for (_, config) in pools.iter() {
-        if let NvValue::List(config) = config
-            && let Some(tree) = config.list("vdev_tree")
-        {
-            walk(tree, &mut paths);
+
+    /// Looks at the devices, and when these do not give all pools, at what else is in their
+    /// directories: they may have other names (`zpool_do_import`, cmd/zpool/zpool_main.c;
+    /// `discover_cached_paths`, lib/libzutil/zutil_import.c).
+    fn import(
+        &self,
+        client: &Client,
+        mut call: ZpoolImport,
+        importing: bool,
+    ) -> anyhow::Result<ZpoolImportReply> {
+        call.guids.clone_from(&self.guids);
+        let wanted = match call.all || !importing {
+            true => self.guids.len(),
+            false => 1,
+        };
+        let mut first = ZpoolImportReply::default();
+        if !self.devices.is_empty() {
+            call.search.clone_from(&self.devices);
+            if let Ok(reply) = client.call(&call) {
+                let there = reply.imported.len() + reply.found.len();
+                if reply.failures.is_empty() && there >= wanted {
+                    return Ok(reply);
+                }
+                first = reply;
+            }
+        }
+        call.search.clone_from(&self.directories);
+        let reply = client.call(&call)?;
+        Ok(merged(first, reply, call.dry_run))
+    }
+}
+
+/// What two looks have given, of which the second one saw more.
+fn merged(
+    first: ZpoolImportReply,
+    mut second: ZpoolImportReply,
+    dry_run: bool,
+) -> ZpoolImportReply {
+    // What was not really imported was found again.
+    if !dry_run {
+        let mut imported = first.imported;
+        imported.append(&mut second.imported);
+        second.imported = imported;
+    }
+    for pool in first.found {
+        if !second.found.iter().any(|other| other.guid == pool.guid) {
+            second.found.push(pool);
         }
     }
-    paths.retain(|path| Path::new(path).exists());
-    if paths.is_empty() {
+    second
+}
+
+/// Directories and devices between colons, those that are there (`zpool_do_import`,
+/// cmd/zpool/zpool_main.c; `zpool_find_import_scan`, lib/libzutil/zutil_import.c).
+fn usual_places(paths: &str) -> anyhow::Result<Vec<String>> {
+    let paths = paths.split(':').filter(|path| !path.is_empty());
+    let there = paths.filter(|path| Path::new(path).exists());
+    let there = there.map(absolute).collect::<anyhow::Result<Vec<_>>>()?;
+    if there.is_empty() {
         bail!("no pools available to import");
     }
-    Ok(paths)
+    Ok(there)
 }
 
 fn absolute(path: &str) -> anyhow::Result<String> {
@@ -351,7 +494,7 @@ fn absolute(path: &str) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use api::{Guid, VdevKind, VdevState};
+    use api::{VdevKind, VdevState};
 
     use super::*;
 
@@ -368,6 +511,31 @@ mod tests {
         );
         let twice = ["ro", "readonly=off"].map(str::to_owned);
         assert!(settings_and_options(&twice).is_err());
+    }
+
+    #[test]
+    fn what_two_looks_have_imported_is_told_once() {
+        let imported = |name: &str| ZpoolImportReply {
+            imported: vec![ImportedPool {
+                name: name.to_owned(),
+                ..ImportedPool::default()
+            }],
+            ..ZpoolImportReply::default()
+        };
+        for (second, dry_run, expected) in [("two", false, "one two "), ("one", true, "one ")] {
+            let both = merged(imported("one"), imported(second), dry_run);
+            let names = both.imported.iter().map(|pool| format!("{} ", pool.name));
+            assert_eq!(names.collect::<String>(), expected);
+        }
+    }
+
+    #[test]
+    fn places_of_the_environment_are_those_that_are_there() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let here = directory.path().to_string_lossy();
+        let places = usual_places(&format!("{here}/none::{here}")).expect("one");
+        assert_eq!(places, [&*here]);
+        assert!(usual_places(&format!("{here}/none")).is_err());
     }
 
     #[test]

@@ -178,7 +178,8 @@ impl List {
         }
         if let (Some(pool), Some(unknown)) = (
             pools.first(),
-            names.iter().find(|name| !known(&pools, name)),
+            // One of a user is shown as "-" where it is not set.
+            (names.iter()).find(|name| !name.contains(':') && !known(&pools, name)),
         ) && !pool.properties.is_empty()
         {
             bail_usage!("bad property list: invalid property '{unknown}'");

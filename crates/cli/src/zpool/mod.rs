@@ -2,6 +2,7 @@
 
 mod activity;
 mod administer;
+mod color;
 mod condition;
 mod create;
 mod events;
@@ -25,14 +26,17 @@ pub mod words;
 
 pub use get::source_text;
 
+use anyhow::anyhow;
 use api::{
-    DdtPruned, HistoryRecord, PoolHistory, Prefetched, ZpoolClear, ZpoolDdtPrune, ZpoolDestroy,
-    ZpoolExport, ZpoolFreeze, ZpoolHistory, ZpoolPrefetch, ZpoolSet, ZpoolStatus, ZpoolSync,
+    DdtPruned, HistoryRecord, PoolHistory, Prefetched, ServerInfo, ZpoolClear, ZpoolDdtPrune,
+    ZpoolDestroy, ZpoolExport, ZpoolFreeze, ZpoolHistory, ZpoolPrefetch, ZpoolSet, ZpoolStatus,
+    ZpoolSync,
 };
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 
 use crate::client::Client;
+use crate::usage::Status;
 use crate::{json, numbers, refusals};
 
 /// Configure storage pools.
@@ -199,12 +203,25 @@ fn prefetched(text: &str) -> Result<Prefetched, String> {
 #[command(group = clap::ArgGroup::new("amount").required(true))]
 struct DdtPrune {
     /// Entries that have not changed for so many days
-    #[arg(short, group = "amount", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, group = "amount", value_parser = days)]
     days: Option<u32>,
     /// So many hundredths of the entries with one reference
-    #[arg(short, group = "amount", value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(short, group = "amount", value_parser = percent)]
     percent: Option<u8>,
     pool: String,
+}
+
+fn days(word: &str) -> Result<u32, String> {
+    let days = word.parse().ok().filter(|days| *days > 0);
+    days.ok_or_else(|| "invalid days value".to_owned())
+}
+
+fn percent(word: &str) -> Result<u8, String> {
+    let percent = word
+        .parse()
+        .ok()
+        .filter(|percent| (1..=100).contains(percent));
+    percent.ok_or_else(|| "invalid percentage value".to_owned())
 }
 
 impl DdtPrune {
@@ -213,12 +230,14 @@ impl DdtPrune {
             (Some(days), _) => DdtPruned::Days(days),
             (None, percent) => DdtPruned::Percent(percent.unwrap_or_default()),
         };
-        client.call(&ZpoolDdtPrune {
+        let pruned = client.call(&ZpoolDdtPrune {
             name: self.pool,
             what,
             command: typed,
-        })?;
-        Ok(())
+        });
+        pruned
+            .map(drop)
+            .map_err(administer::minus_one("cannot open "))
     }
 }
 
@@ -239,6 +258,33 @@ struct Clear {
     power: bool,
     pool: String,
     device: Option<String>,
+}
+
+/// The error's number that OpenZFS's `zpool set` ends with where it is given no pool, or no vdev of
+/// it (`zpool_do_set`, cmd/zpool/zpool_main.c).
+const EINVAL: u8 = 22;
+
+/// What the daemon says of a property of a pool that is not set, as OpenZFS says it
+/// (`zpool_valid_proplist`, lib/libzfs/libzfs_pool.c; `zpool_do_set`, cmd/zpool/zpool_main.c).
+fn set_words(error: anyhow::Error, name: &str, property: &str, value: &str) -> anyhow::Error {
+    let text = format!("{error:#}");
+    let feature = property.strip_prefix("feature@").unwrap_or_default();
+    let why = if text.contains("compatibility: there is no file") {
+        return anyhow!("Error: could not read/parse feature file(s): {value} \n{text}");
+    } else if text.starts_with("cannot enable feature ") {
+        format!("feature '{feature}' unsupported by kernel")
+    } else if text.contains("it is an invalid name") {
+        format!("'{value}' is an invalid name")
+    } else if text.contains("there is no such dataset") {
+        "no such pool or dataset".to_owned()
+    } else if property == "cachefile" && !value.starts_with('/') {
+        "property 'cachefile' must be empty, an absolute path, or 'none'".to_owned()
+    } else if property == "name" {
+        "'name' is readonly".to_owned()
+    } else {
+        return error;
+    };
+    anyhow!("cannot set property for '{name}': {why}\n{text}")
 }
 
 /// Runs a parsed `zpool` command. `typed` is the command line for the pool's history.
@@ -288,18 +334,34 @@ pub fn run(zpool: Zpool, client: &Client, typed: String) -> anyhow::Result<()> {
                 );
             };
             let (property, value) = (property.to_owned(), value.to_owned());
+            let name = set.pool;
+            if !client.call(&ServerInfo {})?.pools.contains(&name) {
+                bail_status!(EINVAL, "cannot open '{name}': is not a pool");
+            }
             let vdev = match set.vdev {
-                Some(vdev) => Some(get::find_vdev(client, &set.pool, &vdev)?),
+                Some(vdev) => {
+                    let found = get::find_vdev(client, &name, &vdev);
+                    Some(found.map_err(|error| {
+                        let text = format!("{error:#}");
+                        match text.starts_with("cannot find ") {
+                            true => Status { code: EINVAL, text }.into(),
+                            false => error,
+                        }
+                    })?)
+                }
                 None => None,
             };
-            client.call(&ZpoolSet {
-                name: set.pool,
+            let changed = client.call(&ZpoolSet {
+                name: name.clone(),
                 vdev,
-                property,
-                value,
+                property: property.clone(),
+                value: value.clone(),
                 command: typed,
-            })?;
-            Ok(())
+            });
+            match changed {
+                Ok(_) => Ok(()),
+                Err(error) => Err(set_words(error, &name, &property, &value)),
+            }
         }
         Command::Scrub(scrub) => scrub.run(client, typed),
         Command::Initialize(initialize) => initialize.run(client, &typed),

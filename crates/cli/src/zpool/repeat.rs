@@ -26,7 +26,8 @@ fn timestamp(word: &str) -> Result<Timestamp, String> {
     match word {
         "u" => Ok(Timestamp::Seconds),
         "d" => Ok(Timestamp::Date),
-        other => Err(format!("'{other}' is neither d (date) nor u (seconds)")),
+        // Nothing is said of others but how the command is used.
+        _ => Err(String::new()),
     }
 }
 
@@ -50,7 +51,7 @@ pub fn take_interval(
         Some(seconds) => {
             words.pop();
             if last < 1.0 {
-                bail_usage!("count cannot be zero");
+                bail_usage!("interval cannot be zero\nthe count is 1 at least");
             }
             (seconds, last as u64)
         }

@@ -79,7 +79,9 @@ fn date(text: &str) -> Result<(NaiveDateTime, TimeDelta), String> {
     let begin = day.and_then(|day| day.and_hms_opt(0, 0, 0));
     begin
         .map(|begin| (begin, TimeDelta::days(1)))
-        .ok_or_else(|| "a date is YYYY-MM-DD, or 'YYYY-MM-DD HH:MM'".to_owned())
+        .ok_or_else(|| {
+            "Failed to parse the date.\na date is YYYY-MM-DD, or 'YYYY-MM-DD HH:MM'".to_owned()
+        })
 }
 
 /// Seconds since 1970 of a time of `zone`: the earlier one where a clock that is put back has it

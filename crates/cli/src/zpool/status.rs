@@ -8,6 +8,7 @@ use api::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::color::{self, Color, bold, paint};
 use super::repeat::Repeat;
 use super::scripts::{Scripts, Told};
 use super::vdevs::{self, CLASSES, Columns, Naming, is_well, leaf_name, print_config};
@@ -150,19 +151,24 @@ impl Status {
     }
 
     fn print(&self, pool: &PoolStatusReport, told: &Told) {
-        println!("  pool: {}", pool.name);
-        println!(" state: {}", words::health(pool.health));
+        println!("  {} {}", bold("pool:"), pool.name);
+        let health = words::health(pool.health);
+        println!(
+            " {}{}",
+            bold("state: "),
+            paint(color::of_state(health), health)
+        );
         let said = condition::of_pool(pool.condition.as_ref());
         print_lines("status", said.status.as_deref());
         print_lines("action", said.action.as_deref());
         if let Some(see) = said.see() {
-            println!("   see: {see}");
+            println!("   {} {see}", bold("see:"));
         }
         if let Some(scrub) = pool.error_scrub.filter(|_| rebuild::is_of_errors(pool)) {
             println!(" scrub: {}", scan::error_lines(&scrub).join("\n\t"));
         }
         for lines in rebuild::scans(pool) {
-            println!("  scan: {}", lines.join("\n\t"));
+            println!("  {} {}", bold("scan:"), lines.join("\n\t"));
         }
         if let Some(scan) = &pool.scan
             && let Some(warning) = progress::scan_warning(scan, pool.checkpoint.as_ref())
@@ -170,20 +176,23 @@ impl Status {
             println!("    scan warning: {warning}");
         }
         if let Some(removal) = &pool.removal {
-            println!("remove: {}", progress::removal(removal));
+            println!("{}{}", bold("remove: "), progress::removal(removal));
         }
         if let Some(checkpoint) = &pool.checkpoint {
             println!("checkpoint: {}", progress::checkpoint(checkpoint));
         }
         if let Some(expansion) = &pool.expansion {
-            println!("expand: {}", progress::expansion(expansion));
+            println!("{}{}", bold("expand: "), progress::expansion(expansion));
         }
-        println!("config:\n");
+        println!("{}\n", bold("config:"));
         print_config(&pool.tree, self.naming, self.columns(pool), told);
         println!();
         match pool.error_count {
             0 => println!("errors: No known data errors"),
-            count if !self.verbose => println!("errors: {count} data errors, use '-v' for a list"),
+            count if !self.verbose => {
+                let text = format!("errors: {count} data errors, use '-v' for a list");
+                println!("{}", paint(color::of_errors(count), &text));
+            }
             _ if pool.damaged_denied => {
                 println!("errors: List of errors unavailable: permission denied");
             }
@@ -446,6 +455,10 @@ impl Status {
 /// Prints a labelled paragraph, later lines indented by a tab.
 fn print_lines(label: &str, text: Option<&str>) {
     if let Some(text) = text {
-        println!("{label:>6}: {}", text.replace('\n', "\n\t"));
+        let label = bold(&format!("{label:>6}: "));
+        println!(
+            "{label}{}",
+            paint(Some(Color::Yellow), &text.replace('\n', "\n\t"))
+        );
     }
 }

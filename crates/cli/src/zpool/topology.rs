@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::bail;
 use api::{
-    DiskCondition, DiskOverview, DiskState, Failure, Guid, JobKind, VdevState, ZpoolAttach,
-    ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen, ZpoolResilver,
+    DiskCondition, DiskOverview, DiskState, Failure, Guid, JobKind, ServerInfo, VdevState,
+    ZpoolAttach, ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen, ZpoolResilver,
 };
 use clap::Args;
 
-use super::administer::ashift;
+use super::administer::{ashift, minus_one};
 use super::create::{device, is_distributed_spare};
 use super::power;
 use crate::client::Client;
@@ -43,18 +43,35 @@ impl How {
     ) -> anyhow::Result<()> {
         let new_device = match replace && is_distributed_spare(&new_device) {
             true => new_device,
-            false => self::device(&new_device)?.path,
+            false => match self::device(&new_device) {
+                Ok(device) => device.path,
+                // The pool is opened before the device.
+                Err(_) if !client.call(&ServerInfo {})?.pools.contains(&name) => {
+                    bail!("cannot open '{name}': no such pool")
+                }
+                Err(error) => return Err(error),
+            },
         };
-        client.call(&ZpoolAttach {
+        let ashift = match ashift(&self.properties) {
+            // Of another property nothing is said but how the command is used.
+            Err(error) if format!("{error:#}").starts_with("property ") => bail_usage!(""),
+            ashift => ashift?,
+        };
+        let taken = client.call(&ZpoolAttach {
             name: name.clone(),
             device,
             new_device,
             replace,
             sequential: self.sequential,
-            ashift: ashift(&self.properties)?,
+            ashift,
             allow_in_use: self.force,
             command: typed,
-        })?;
+        });
+        taken.map_err(minus_one(if replace {
+            "cannot replace "
+        } else {
+            "cannot attach "
+        }))?;
         let kinds: &[JobKind] = match replace {
             true => &[JobKind::Replace],
             false => &[JobKind::Resilver, JobKind::Expand],
@@ -159,12 +176,12 @@ pub struct Detach {
 impl Detach {
     /// Asks the daemon.
     pub fn run(self, client: &Client, typed: String) -> anyhow::Result<()> {
-        client.call(&ZpoolDetach {
+        let taken = client.call(&ZpoolDetach {
             name: self.pool,
             device: self.device,
             command: typed,
-        })?;
-        Ok(())
+        });
+        taken.map(drop).map_err(minus_one("cannot detach "))
     }
 }
 

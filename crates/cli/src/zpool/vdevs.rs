@@ -8,6 +8,7 @@ use api::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::color::{self, Color, bold, paint};
 use super::scripts::Told;
 use super::words;
 use crate::{json, numbers};
@@ -224,7 +225,7 @@ pub fn print_config(root: &VdevReport, naming: Naming, columns: Columns, told: &
                 heading.push_str(&format!(" {title:>5}"));
             }
         }
-        println!("{heading}{}", told.heading());
+        println!("{}{}", bold(&heading), told.heading());
     }
     let line = |vdev: &VdevReport, depth: usize| {
         println!("{}", config_line(vdev, depth, width, naming, columns, told));
@@ -288,7 +289,10 @@ fn config_line(
     );
     let state = words::state(vdev.state);
     match (columns.counters, vdev.class) {
-        (true, _) => text.push_str(&format!("  {state:<8}")),
+        (true, _) => {
+            text.push_str(&format!("  {state:<8}"));
+            text = paint(color::of_state(state), &text);
+        }
         // What stands by has no state before the import.
         (false, VdevClass::Spare | VdevClass::Cache) => text.truncate(text.trim_end().len()),
         (false, _) => text.push_str(&format!("  {state}")),
@@ -302,19 +306,18 @@ fn config_line(
                 numbers::nice_count(value)
             }
         };
-        text.push_str(&format!(
-            " {:>5} {:>5} {:>5}",
-            count(vdev.read_errors),
-            count(vdev.write_errors),
-            count(vdev.checksum_errors)
-        ));
+        for errors in [vdev.read_errors, vdev.write_errors, vdev.checksum_errors] {
+            let shown = format!("{:>5}", count(errors));
+            text.push_str(&format!(" {}", paint(color::of_errors(errors), &shown)));
+        }
         if columns.slow {
             let slow = if is_leaf || columns.parseable {
                 count(vdev.slow_ios)
             } else {
                 "-".to_owned()
             };
-            text.push_str(&format!(" {slow:>5}"));
+            let color = (vdev.slow_ios != 0).then_some(Color::Blue);
+            text.push_str(&paint(color, &format!(" {slow:>5}")));
         }
         if let Some(power) = told.power(vdev) {
             text.push_str(&format!(" {power:>5}"));
@@ -329,7 +332,9 @@ fn config_line(
         text.push_str(&format!("  {sizes}"));
     }
     if let Some(note) = words::note(vdev) {
-        text.push_str(&format!("  {note}"));
+        let is_trouble = columns.counters && vdev.aux.is_some() && !vdev.is_absent;
+        let color = is_trouble.then_some(Color::Red);
+        text.push_str(&format!("  {}", paint(color, &note)));
     }
     if columns.counters && is_leaf {
         text.push_str(scan_note(vdev, columns.scanning));

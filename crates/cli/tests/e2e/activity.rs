@@ -38,7 +38,7 @@ fn devices_are_initialized_and_trimmed() {
         ),
         (
             "initialize -w -c tank",
-            "-w cannot be used with -c, -s or -u",
+            "-w cannot be used with -c, -sor -u",
         ),
         (
             "initialize -a tank",

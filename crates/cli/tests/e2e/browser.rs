@@ -62,6 +62,7 @@ fn people_use_the_console_in_a_browser() {
     use_it(
         "console",
         5,
+        &[],
         &["console.spec", "memory.spec", "server.spec"],
     );
 }
@@ -72,17 +73,20 @@ fn newcomers_plan_make_and_measure_a_pool_in_a_browser() {
     use_it(
         "newcomer",
         4,
+        &["--smb", "off"],
         &["newcomer.spec", "storage.spec", "tour.spec"],
     );
 }
 
-/// Runs files of `console/tests`, in the order of their names, with a new server.
-fn use_it(name: &str, count: usize, files: &[&str]) {
+/// Runs files of `console/tests`, in the order of their names, with a new server that has these
+/// options.
+fn use_it(name: &str, count: usize, options: &[&str], files: &[&str]) {
     let is_built = console().join("dist/index.html").is_file();
     if !can_mount()
         || !has_tools()
         || !need("chromium", finds("chromium"))
         || !need("nfs-cat (package libnfs-utils)", finds("nfs-cat"))
+        || !need("nfs-cp (package libnfs-utils)", finds("nfs-cp"))
         || !need("fio", finds("fio"))
         || !need("the console in the binary (scripts/console)", is_built)
     {
@@ -95,7 +99,7 @@ fn use_it(name: &str, count: usize, files: &[&str]) {
     let fake = Fake::of(&mut server, &disks);
     let (port, _status) = upsd("OL CHRG");
     let ups = format!("cellar@127.0.0.1:{port}");
-    server.launch(&["up", "--size", "1G", "--ups", &ups]);
+    server.launch(&[&["up", "--size", "1G", "--ups", ups.as_str()], options].concat());
     server.wait_until("up says what runs", || server.log().contains("stop:"));
     let link = server.ok("console");
     let (url, token) = link.trim().split_once("#setup=").expect("no user yet");

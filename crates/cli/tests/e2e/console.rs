@@ -111,7 +111,7 @@ fn pools_in_json_have_the_structure_of_openzfs() {
         (&mirror["type"], &mirror["class"]),
         (&"VDEV".into(), &"special".into())
     );
-    assert_eq!(mirror["properties"]["state"]["value"], "online");
+    assert_eq!(mirror["properties"]["state"]["value"], "ONLINE");
     assert_eq!(mirror["properties"]["parent"]["value"], "root-0");
     for words in ["zpool list --json-int", "zpool status --json-flat-vdevs"] {
         golden.server.fails(words);

@@ -154,6 +154,24 @@ fn keys_go_with_mounts() {
     assert_eq!(status(), "unavailable");
     let shared = with_input(&server, "zfs share -l tank/enc", b"password\n");
     assert_eq!(status(), "available", "{}", text_of(&shared));
+    server.ok("zfs mount -a");
+    // Another one needs the key: it stays, and so do the mounts.
+    server.ok("zfs create tank/enc/other");
+    server.ok("zfs snapshot tank/enc@1");
+    let other = server.text("other");
+    server.ok(&format!(
+        "zfs clone -o mountpoint={other} tank/enc@1 tank/clone"
+    ));
+    assert!(
+        server
+            .fails("zfs unmount -u tank/enc")
+            .contains("Key unload")
+    );
+    assert_eq!(status(), "available");
+    for name in ["tank/enc", "tank/enc/other"] {
+        let mounted = server.ok(&format!("zfs get -Ho value mounted {name}"));
+        assert_eq!(mounted, "yes\n", "{name}");
+    }
 }
 
 #[test]

@@ -95,6 +95,8 @@ pub struct Server {
     pub hostid: Option<&'static str>,
     /// What else is in its environment.
     pub environment: Vec<(&'static str, String)>,
+    /// A program that runs the server with the words that it is given, instead of the server.
+    pub launcher: Option<PathBuf>,
 }
 
 impl Server {
@@ -121,7 +123,24 @@ impl Server {
             https: Some("--https=off"),
             hostid: None,
             environment: Vec::new(),
+            launcher: None,
         }
+    }
+
+    /// Gives the server an `/etc` of its own, which is the host's at each start, and loses what is
+    /// changed in it: for who makes users of the host. What it mounts is seen by it alone.
+    pub fn keep_etc(&mut self) {
+        let (etc, launcher) = (self.text("etc"), self.path("launcher"));
+        std::fs::create_dir_all(&etc).expect("a directory");
+        let script = format!(
+            "#!/bin/sh\nexec unshare --mount --propagation private sh -euc '\n\
+             mount -t tmpfs none {etc}; cp -a /etc/. {etc}; mount --bind {etc} /etc\n\
+             exec \"$0\" \"$@\"' {MILLPOND} \"$@\"\n"
+        );
+        std::fs::write(&launcher, script).expect("a script");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&launcher, mode).expect("a mode");
+        self.launcher = Some(launcher);
     }
 
     /// Prepares a directory and starts `millpond daemon`.
@@ -139,7 +158,8 @@ impl Server {
             .append(true)
             .open(self.path("server.log"))
             .expect("a log");
-        let child = Command::new(MILLPOND)
+        let program = self.launcher.as_deref().unwrap_or(Path::new(MILLPOND));
+        let child = Command::new(program)
             .args(words)
             .arg(format!("--iscsi={}:{}", self.iscsi_host, self.iscsi_port))
             .arg(format!("--nfs={}:{}", self.nfs_host, self.nfs_port))
@@ -331,6 +351,7 @@ impl Server {
         Command::new(MILLPOND)
             .args(words)
             .env("MILLPOND_STATE", self.state())
+            .env_remove("ZPOOL_SCRIPTS_AS_ROOT")
             .stdin(Stdio::null())
             .output()
             .expect("millpond runs")

@@ -405,7 +405,7 @@ fn new_encryption_roots_are_made_and_changed() {
         ),
         (
             "zfs change-key -i tank/pass/a",
-            "Key inheriting can only be performed on encryption roots.",
+            "Key inheritting can only be performed on encryption roots.",
         ),
         (
             "zfs change-key -o keyformat=raw tank/c",
@@ -413,7 +413,7 @@ fn new_encryption_roots_are_made_and_changed() {
         ),
         (
             "zfs change-key -o compression=on tank/pass",
-            "Only keyformat, keylocation, pbkdf2iters, and user properties may be set",
+            "Only keyformat, keylocation and pbkdf2iters may be set with this command.",
         ),
     ] {
         bed.refused(words, RAW, told);

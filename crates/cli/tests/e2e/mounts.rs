@@ -20,8 +20,13 @@ fn what_was_mounted_last_is_unmounted_first() {
     let outer = server.text("outer");
     server.ok(&format!("zfs create -o mountpoint={outer} tank/b"));
     server.ok(&format!("zfs create -o mountpoint={outer}/sub tank/a"));
+    // What is mounted by hand only stays.
+    let own = format!("-o canmount=noauto -o mountpoint={}", server.text("byhand"));
+    server.ok(&format!("zfs create {own} tank/byhand"));
+    server.ok("zfs mount tank/byhand");
     server.ok("zfs unmount -a");
-    assert!(!is_mounted("tank/a") && !is_mounted("tank/b"));
+    assert!(!is_mounted("tank/a") && !is_mounted("tank/b") && is_mounted("tank/byhand"));
+    server.ok("zfs unmount tank/byhand");
     server.ok("zfs mount -a");
     assert!(is_mounted("tank/a") && is_mounted("tank/b"));
     server.ok("zpool export tank");

@@ -30,7 +30,8 @@ fn shared() -> (Server, String) {
 /// each other by locks.
 #[test]
 fn linux_uses_version_4_through_a_kill_and_locks_files() {
-    if !can_mount() || !need("perl", finds("/usr/bin/perl")) {
+    let has_tools = need("perl", finds("/usr/bin/perl")) && need("attr", finds("setfattr"));
+    if !can_mount() || !has_tools {
         return;
     }
     let Some(peer) = Peer::find() else { return };
@@ -40,6 +41,8 @@ fn linux_uses_version_4_through_a_kill_and_locks_files() {
     let (mut server, at) = shared();
     let (input, out) = (server.path("in"), server.path("out"));
     copy_perl(&input);
+    let tools = ["/usr/bin/setfattr", "/usr/bin/getfattr"].map(Path::new);
+    copy_programs(&input, &tools);
     let port = server.nfs_port;
     let script = format!(
         r#"set -e
@@ -75,6 +78,19 @@ touch /tmp/copied
 wait $holder
 lock /n/held w try 5 1 true
 [ "$(tr '\n' ' ' < /n/held)" = 'held more ' ]
+# Extended attributes, which version 4.1 has not.
+program() {{ name=$1; shift; /peer/ld.so --library-path /peer /peer/$name "$@"; }}
+chmod +x /peer/*
+echo tagged > /n/tagged; chmod 644 /n/tagged
+program setfattr -n user.tag -v 'a value' /n/tagged
+program setfattr -n user.gone -v x /n/tagged; program setfattr -x user.gone /n/tagged
+program setfattr -n user.dir -v 1 /n/copy
+program setfattr -n trusted.no -v x /n/tagged 2>/dev/null && exit 1
+program setfattr -n user.tag -v x /m/tagged 2>/dev/null && exit 1
+umount /n; mount -t nfs -o vers=4.2,nosharecache,$opts 10.0.2.2:{at}/fs /n
+[ "$(program getfattr --only-values -n user.tag /n/tagged)" = 'a value' ]
+[ "$(program getfattr /n/tagged | grep -v '^#' | tr '\n' ' ')" = 'user.tag  ' ]
+[ "$(program getfattr --only-values -n user.dir /n/copy)" = 1 ]
 umount /n; umount /m; mount -t nfs -o vers=4.1,$opts 10.0.2.2:{at}/fs /m
 for n in 1 2 3; do sums /m/copy/$n | cmp - /tmp/sums; done
 diff -r /lib/modules /m/copy/2
@@ -156,6 +172,18 @@ kill $monitor
     let sums = std::fs::read_to_string(out.join("sums")).expect("sums");
     assert!(sums.lines().count() > 30, "{sums}");
     // The mount shows the same.
+    let tagged = format!("{at}/fs/tagged");
+    let value = run(
+        "getfattr",
+        &[
+            "--absolute-names",
+            "--only-values",
+            "-n",
+            "user.tag",
+            &tagged,
+        ],
+    );
+    assert_eq!(value, "a value");
     for line in sums.lines() {
         let (sum, name) = line.split_once("  ").expect("a sum and a name");
         let path = format!("{at}/fs/copy/3/{name}");

@@ -210,7 +210,7 @@ fn scripts_look_at_a_pool_and_change_it() {
     let before = bed.names();
     for flags in ["-n", ""] {
         let said = bed.ok(flags, LOOK, &["-x", "y"]);
-        let head = "Channel program fully executed with return value:\n    return:\n";
+        let head = "Channel program fully executed and produced output:\n    return:\n";
         assert!(said.starts_with(head), "{said}");
         assert!(said.contains("\n        foo: 'bar'\n"), "{said}");
         assert!(
@@ -225,7 +225,7 @@ fn scripts_look_at_a_pool_and_change_it() {
     let said = bed.ok("", "local x = 1", &[]);
     assert_eq!(
         said,
-        "Channel program fully executed with no return value.\n"
+        "Channel program fully executed and did not produce output.\n"
     );
 
     let said = bed.fails("-n", CHANGE);
@@ -238,7 +238,7 @@ fn scripts_look_at_a_pool_and_change_it() {
     let said = bed.ok("-t 0x100000 -m 1000000", CHANGE, &[]);
     assert_eq!(
         said,
-        "Channel program fully executed with no return value.\n"
+        "Channel program fully executed and did not produce output.\n"
     );
     let after = bed.names();
     for name in [

@@ -740,7 +740,10 @@ fn a_refused_list_of_properties_changes_nothing() {
         ("volsize=8M compression=bad", "compression"),
         ("volsize=8M reservation=100T", "available space"),
         ("volsize=8M quota=1M", "does not apply"),
-        ("volsize=8M userquota@7=1M", "does not apply"),
+        (
+            "volsize=8M userquota@7=1M",
+            "'userquota@7' is of filesystems",
+        ),
         ("volsize=8M nosuch=1", "nosuch"),
         ("compression=gzip volsize=5000", "volume block size (16K)"),
         ("compression=gzip volsize=bad", "bad"),

@@ -75,8 +75,17 @@ fn a_tree_is_sent_as_it_is_encrypted() {
     assert!(dumped.contains("crypt_keydata"), "{dumped}");
     let error = server.fails("zfs send -p encrypted/enc@go");
     assert!(error.contains("without the raw flag"), "{error}");
+    // In the clear it is sent as far as its key is there.
+    let output = server.command(&["zfs", "send", "-n", "-p", "-U", "encrypted/enc@go"]);
+    let told = text_of(&output);
+    assert!(output.status.success(), "{told}");
+    let warning = "WARNING: no-preserve-encryption flag set, sending dataset encrypted/enc \
+                   without encryption";
+    assert!(told.contains(warning), "{told}");
+    let error = server.fails("zfs send -p -U encrypted/enc@go");
+    assert!(error.contains("dataset key must be loaded"), "{error}");
     let error = server.fails("zfs send encrypted/enc@go");
-    assert!(error.contains("encryption key not loaded"), "{error}");
+    assert!(error.contains("dataset key must be loaded"), "{error}");
 
     let at = server.text("copy");
     receive(

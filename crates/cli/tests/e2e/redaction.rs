@@ -69,8 +69,9 @@ fn secrets_are_left_out_of_streams() {
         ),
         (
             "tank/fs@s b tank/none@r",
-            "provided snapshot tank/none does not exist",
+            "provided snapshot tank/none@r does not exist",
         ),
+        ("tank/fs@s #b @r", "full dataset names required"),
         ("tank/fs@s a#b tank/clean@r", "must not contain '#'"),
         (
             "tank/clean@r b tank/fs@s",
@@ -107,6 +108,10 @@ fn secrets_are_left_out_of_streams() {
     let dumped = accepted(&server, &stream);
     assert!(dumped.contains("redact_snaps"), "{dumped}");
     let bytes = std::fs::read(&stream).expect("a stream");
+    // What is left out does not count.
+    let planned = server.ok("zfs send -nvP --redact b tank/fs@s");
+    let size = planned.lines().find_map(|line| line.strip_prefix("size\t"));
+    assert_eq!(size, Some(bytes.len().to_string().as_str()), "{planned}");
     let secret = std::fs::read(format!("{at}/fs/secret1")).expect("a secret");
     let is_in = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).any(|one| one == part);
     assert!(!is_in(&bytes, &secret[140_000..140_100]));

@@ -14,7 +14,7 @@ use crate::harness::{
 const USER: &str = "games";
 const OTHER: &str = "backup";
 
-fn has_samba() -> bool {
+pub fn has_samba() -> bool {
     can_mount()
         && need("smbd (samba)", finds("smbd"))
         && need("smbclient", finds("smbclient"))
@@ -25,6 +25,24 @@ fn has_samba() -> bool {
                 .filter_map(|line| line.trim().strip_prefix("MODULESDIR: "))
                 .any(|directory| Path::new(directory).join("vfs/fruit.so").exists()),
         )
+}
+
+/// Runs commands of smbclient's at a port as somebody: `USER%PASSWORD`, or nobody.
+pub fn smbclient(port: u16, share: &str, who: Option<&str>, commands: &str) -> Output {
+    let mut client = Command::new("smbclient");
+    client
+        .args(["-s", "/dev/null", "-p", &port.to_string()])
+        .args(["-t", "60", "-m", "SMB3"])
+        .arg(format!("//127.0.0.1/{share}"));
+    match who {
+        Some(who) => client.args(["-U", who]),
+        None => client.arg("-N"),
+    };
+    client
+        .args(["-c", commands])
+        .stdin(Stdio::null())
+        .output()
+        .expect("smbclient runs")
 }
 
 /// A server that shares by SMB at a port of its own.
@@ -104,20 +122,7 @@ impl Smb {
 
     /// Runs commands of smbclient's as somebody: `USER%PASSWORD`, or nobody.
     fn client(&self, share: &str, who: Option<&str>, commands: &str) -> Output {
-        let mut client = Command::new("smbclient");
-        client
-            .args(["-s", "/dev/null", "-p", &self.port.to_string()])
-            .args(["-t", "60", "-m", "SMB3"])
-            .arg(format!("//127.0.0.1/{share}"));
-        match who {
-            Some(who) => client.args(["-U", who]),
-            None => client.arg("-N"),
-        };
-        client
-            .args(["-c", commands])
-            .stdin(Stdio::null())
-            .output()
-            .expect("smbclient runs")
+        smbclient(self.port, share, who, commands)
     }
 
     /// The same as a user, and it has to work.

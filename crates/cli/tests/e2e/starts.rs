@@ -236,3 +236,74 @@ fn a_temporary_name_lasts_no_longer_than_the_server() {
     server.launch(&["daemon"]);
     assert_eq!(names(&server), "other tank ", "{}", server.log());
 }
+
+/// Goal: a pool that names a cache file has its configuration there as long as it is imported, is
+/// left to whoever reads it, and is found by it also when its devices have other names; a file that
+/// is something else stays.
+#[test]
+fn a_pool_is_in_the_cache_file_that_it_names() {
+    let mut server = Server::start();
+    let disks = server.disks(2, 128 << 20);
+    let (file, kept) = (server.text("cache"), server.text("kept"));
+    server.ok(&format!(
+        "zpool create -m none -o cachefile={file} tank {}",
+        disks[0]
+    ));
+    server.ok(&format!("zpool create -m none other {}", disks[1]));
+    std::fs::copy(&file, &kept).expect("the file is there");
+    server.kill();
+    server.launch(&["daemon"]);
+    assert_eq!(names(&server), "other ", "{}", server.log());
+    let moved = format!("{}.moved", disks[0]);
+    std::fs::rename(&disks[0], &moved).expect("renamed");
+    let shown = server.ok(&format!("zpool import -c {kept}"));
+    assert!(shown.contains("pool: tank"), "{shown}");
+    assert!(!shown.contains("pool: other"), "{shown}");
+    server.ok(&format!("zpool import -N -c {kept} tank"));
+    assert_eq!(names(&server), "other tank ", "{}", server.log());
+
+    server.ok(&format!("zpool set cachefile={file} tank"));
+    let get = "zpool get -H -o value cachefile tank";
+    assert_eq!(server.ok(get), format!("{file}\n"));
+    server.ok("zpool export tank");
+    let left = std::fs::exists(&file).expect("it can be looked at");
+    assert!(!left, "the pool is gone, its configuration is not");
+    std::fs::write(&file, "mine").expect("a file");
+    server.ok(&format!("zpool import -N -c {kept} tank"));
+    let text = server.fails(&format!("zpool set cachefile={file} tank"));
+    assert!(text.contains("something else"), "{text}");
+    assert_eq!(std::fs::read(&file).expect("it"), b"mine");
+}
+
+/// Goal: of pools that are imported together, one that is mounted in another one is so after it,
+/// and one that cannot be imported keeps none from it.
+#[test]
+fn pools_that_are_imported_together_are_mounted_in_order() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(4, 128 << 20);
+    let outer = server.text("mnt");
+    for (index, name) in ["one", "two", "three"].into_iter().enumerate() {
+        let mount = match name {
+            "one" => outer.clone(),
+            name => format!("{outer}/{name}"),
+        };
+        server.ok(&format!("zpool create -m {mount} {name} {}", disks[index]));
+        std::fs::write(format!("{mount}/file"), name).expect("a file");
+    }
+    server.ok("zpool export three");
+    server.ok("zpool export two");
+    server.ok("zpool export one");
+    // Another one of that name.
+    server.ok(&format!("zpool create -m none two {}", disks[3]));
+    let directory = server.text("disks");
+    let text = server.fails(&format!("zpool import -a -d {directory}"));
+    assert!(text.contains("cannot import 'two'"), "{text}");
+    assert_eq!(names(&server), "one three two ", "{}", server.log());
+    for (path, content) in [("file", "one"), ("three/file", "three")] {
+        let found = std::fs::read_to_string(format!("{outer}/{path}")).expect("mounted");
+        assert_eq!(found, content);
+    }
+}

@@ -3,6 +3,9 @@
 //! lib/libzfs/libzfs_util.c; libzfs_dataset.c, libzfs_pool.c and libzfs_sendrecv.c beside it;
 //! cmd/zfs/zfs_main.c; cmd/zpool/zpool_main.c). The first line and the status are OpenZFS's to the
 //! letter; sentences that help come behind them.
+//!
+//! The rows of the tables `more` and `programs` are what OpenZFS 2.4.4 said in a virtual machine,
+//! on pools made by the same commands, in this order.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,6 +20,23 @@ const ZFS: &str = include_str!("words_zfs.txt");
 /// The same of `zpool`: `m` is a mirror of D0 and D1, `s` is on D2; D3, D4 and D6 are free, D5 is
 /// small, and D9 is not there.
 const ZPOOL: &str = include_str!("words_zpool.txt");
+
+/// More of what `zfs` says on the same pools, in this order.
+const MORE_ZFS: &str = include_str!("words_more_zfs.txt");
+
+/// What is said of receives, of new datasets and of clones.
+const RECEIVED: &str = include_str!("words_received.txt");
+
+/// More of what `zpool` says on the same pools, in this order.
+const MORE_ZPOOL: &str = include_str!("words_more_zpool.txt");
+
+/// What is said of filesystems that are mounted, below MNT.
+const MOUNTED: &str = include_str!("words_mounted.txt");
+
+/// What Proxmox's plugin, go-zfs (Docker), Incus, Ansible's modules, zrepl, sanoid and syncoid,
+/// znapzend, pyznap, telegraf and exporters ask for, as they ask it, with what they then read; and
+/// what each command says of a pool that is not there.
+const PROGRAMS: &str = include_str!("words_programs.txt");
 
 /// What programs look for in how a command is used, to learn what it can.
 const FORMS: &[(&str, &[&str])] = &[
@@ -37,6 +57,7 @@ fn with_input(server: &Server, words: &str, input: &[u8]) -> Output {
     let mut child = Command::new(MILLPOND)
         .args(words.split(' '))
         .env("MILLPOND_STATE", server.state())
+        .env_remove("ZPOOL_SCRIPTS_AS_ROOT")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -49,6 +70,19 @@ fn with_input(server: &Server, words: &str, input: &[u8]) -> Output {
     child.wait_with_output().expect("the command ends")
 }
 
+/// The same of a row that may say what it reads: `zfs receive t/x < t/a@1` reads that `zfs send`.
+fn said_of(server: &Server, words: &str) -> Output {
+    match words.split_once(" < ") {
+        None => run(server, words),
+        Some((words, sent)) => {
+            let stream = run(server, &format!("zfs send {sent}"));
+            let said = String::from_utf8_lossy(&stream.stderr);
+            assert!(stream.status.success(), "zfs send {sent}: {said}");
+            with_input(server, words, &stream.stdout)
+        }
+    }
+}
+
 /// What is wrong with what a command said; nothing where it is as expected.
 fn differs(words: &str, output: &Output, status: i32, lines: &str) -> Option<String> {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -58,14 +92,16 @@ fn differs(words: &str, output: &Output, status: i32, lines: &str) -> Option<Str
     (!is_right).then(|| format!("{words}\n  wanted {status}: {lines}\n  found {code:?}: {said}"))
 }
 
-/// A command, the status that it ends with, and the first lines of what it says as an error.
+/// A command, the status that it ends with, the first lines of what it says as an error, and of
+/// what it prints.
 struct Row {
     words: String,
     status: i32,
     lines: String,
+    printed: String,
 }
 
-/// The rows of a table; what `#` begins is for readers.
+/// The rows of a table; what `#` begins is for readers, and `>` what is printed.
 fn rows(table: &str) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let lines = table.lines().filter(|line| !line.is_empty());
@@ -75,11 +111,17 @@ fn rows(table: &str) -> Vec<Row> {
             row.lines += &format!("{said}\n");
             continue;
         }
+        if let Some(printed) = line.strip_prefix("> ") {
+            let row = rows.last_mut().expect("a command");
+            row.printed += &format!("{printed}\n");
+            continue;
+        }
         let (status, words) = line.split_once(' ').expect("a status and a command");
         rows.push(Row {
             words: words.to_owned(),
             status: status.parse().expect("a status"),
             lines: String::new(),
+            printed: String::new(),
         });
     }
     rows
@@ -87,16 +129,29 @@ fn rows(table: &str) -> Vec<Row> {
 
 /// Runs all commands of a table, and fails with all that are not as expected.
 fn all_are_told(server: &Server, table: &str) {
-    let disks = server.path("disks").to_string_lossy().into_owned();
-    let with_disks = |text: &str| {
-        let named = (0..10).map(|at| (format!("D{at}"), format!("{disks}/d{at}")));
-        named.fold(text.to_owned(), |text, (name, path)| {
-            text.replace(&name, &path)
-        })
+    let place = |name: &str| server.path(name).to_string_lossy().into_owned();
+    let (disks, mounts, files) = (place("disks"), place("mnt"), place("files"));
+    let with_paths = |text: &str| {
+        // The path of a temporary directory may have a disk's name in it.
+        let text = (0..10).fold(text.to_owned(), |text, at| {
+            text.replace(&format!("D{at}"), &format!("DISKS/d{at}"))
+        });
+        let others = [("DISKS", &disks), ("MNT", &mounts), ("FILES", &files)];
+        others
+            .into_iter()
+            .fold(text, |text, (name, path)| text.replace(name, path))
     };
     let wrong = rows(table).into_iter().filter_map(|row| {
-        let (words, lines) = (with_disks(&row.words), with_disks(&row.lines));
-        differs(&words, &run(server, &words), row.status, &lines)
+        let (words, lines) = (with_paths(&row.words), with_paths(&row.lines));
+        let output = said_of(server, &words);
+        let wrong = differs(&words, &output, row.status, &lines);
+        wrong.or_else(|| {
+            let (expected, found) = (with_paths(&row.printed), output.stdout);
+            let found = String::from_utf8_lossy(&found);
+            let lines = found.lines().take(expected.lines().count());
+            let is_right = lines.eq(expected.lines());
+            (!is_right).then(|| format!("{words}\n  wanted: {expected}\n  found: {found}"))
+        })
     });
     let wrong: Vec<String> = wrong.collect();
     assert!(
@@ -161,6 +216,101 @@ fn zfs_says_what_openzfs_says() {
         output.status.success() && said.starts_with("usage: zfs command args ..."),
         "{said}"
     );
+}
+
+/// The same of more conditions, each of which OpenZFS was asked for.
+#[test]
+fn zfs_says_more_of_what_openzfs_says() {
+    let server = bed();
+    std::fs::create_dir(server.path("files")).expect("a directory");
+    for (name, text) in [
+        ("bad.lua", "for"),
+        ("bad2.lua", "x.y()"),
+        ("err.lua", "error(\"boo\")"),
+        ("ok.lua", "return 1"),
+        ("write.lua", "return zfs.sync.snapshot(\"t/a@prog\")"),
+    ] {
+        std::fs::write(server.path("files").join(name), text).expect("a program");
+    }
+    all_are_told(&server, MORE_ZFS);
+}
+
+/// Goal: receives that are refused say so as OpenZFS's do. Method: a table of streams and targets.
+#[test]
+fn receives_say_what_openzfs_says() {
+    all_are_told(&bed(), RECEIVED);
+}
+
+/// Goal: what programs ask for is answered as OpenZFS answers it. Method: their command lines.
+#[test]
+fn programs_read_what_openzfs_prints() {
+    all_are_told(&bed(), PROGRAMS);
+}
+
+/// Goal: what is said of filesystems that are mounted, in use, or cannot be mounted. Method: each
+/// condition of a table, on filesystems below a directory of the test.
+#[test]
+fn mounted_filesystems_are_told_of_as_openzfs_tells() {
+    if !can_mount() {
+        return;
+    }
+    let server = Server::start();
+    let disks = server.disks(1, 256 << 20);
+    let mounts = server.path("mnt");
+    std::fs::create_dir(&mounts).expect("a directory");
+    let at = mounts.display();
+    server.ok(&format!("zpool create -m {at}/p p {}", disks[0]));
+    for words in [
+        "zfs create p/a",
+        "zfs create p/b",
+        "zfs create -o canmount=off p/off",
+        "zfs create -o mountpoint=none p/none",
+        "zfs create -o mountpoint=legacy p/legacy",
+        "zfs create -o canmount=noauto p/noauto",
+        "zfs create -o canmount=noauto -o overlay=off p/full",
+        "zfs create -o canmount=noauto p/file",
+        "zfs create -s -V 8M p/v",
+        "zfs create p/busy",
+        "zfs create p/busy/kid",
+    ] {
+        server.ok(words);
+    }
+    for directory in ["p/full", "p/full2", "p/a/dir"] {
+        std::fs::create_dir_all(mounts.join(directory)).expect("a directory");
+    }
+    for file in ["p/full/x", "p/file", "p/full2/x", "p/busy/x"] {
+        std::fs::write(mounts.join(file), "").expect("a file");
+    }
+    server.ok("zfs snapshot -r p@1");
+    std::fs::write(mounts.join("p/a/new"), "").expect("a file");
+    server.ok("zfs snapshot p/a@2");
+    let used = File::open(mounts.join("p/busy/x")).expect("a file");
+    all_are_told(&server, MOUNTED);
+    drop(used);
+}
+
+/// A pool `m` that is a mirror, and `s` of one disk; D5 is smaller, D7 much too small.
+fn pools() -> Server {
+    let server = Server::start();
+    let disks = server.disks(8, 128 << 20);
+    for (at, bytes) in [(5, 64 << 20), (7, 1 << 20)] {
+        let small = File::options().write(true).open(&disks[at]);
+        small
+            .and_then(|file| file.set_len(bytes))
+            .expect("a small one");
+    }
+    server.ok(&format!(
+        "zpool create -m none m mirror {} {}",
+        disks[0], disks[1]
+    ));
+    server.ok(&format!("zpool create -m none s {}", disks[2]));
+    server
+}
+
+/// More of `zpool`, each of which OpenZFS was asked for.
+#[test]
+fn zpool_says_more_of_what_openzfs_says() {
+    all_are_told(&pools(), MORE_ZPOOL);
 }
 
 /// The same of `zpool`.

@@ -276,3 +276,42 @@ fn a_frozen_pool_is_left_as_after_a_crash() {
     assert!(refused.contains("--inject"), "{refused}");
     server.stop();
 }
+
+/// Goal: tunables have scans and removals wait, in pools that are imported later too, and go on.
+#[test]
+fn scans_and_removals_wait_as_tunables_say() {
+    let mut server = Server::prepare();
+    server.launch(&["daemon", "--inject"]);
+    let disks = server.disks(2, 256 << 20);
+    server.ok(&format!("zpool create -m none tank {}", disks.join(" ")));
+    let refused = server.fails("zinject --tune zfs_txg_timeout=1");
+    assert!(refused.contains("no such tunable"), "{refused}");
+
+    server.ok("zinject --tune zfs_scan_suspend_progress=1");
+    server.ok("zpool scrub tank");
+    let waits = |server: &Server, what: &str| {
+        for _ in 0..10 {
+            server.ok("zpool sync tank");
+        }
+        let status = server.ok("zpool status tank");
+        assert!(status.contains(what), "{status}");
+    };
+    waits(&server, "scrub in progress");
+    server.ok("zpool export tank");
+    let directory = server.text("disks");
+    server.ok(&format!("zpool import -d {directory} tank"));
+    waits(&server, "scrub in progress");
+    server.ok("zinject --tune zfs_scan_suspend_progress=0");
+    server.ok("zpool wait -t scrub tank");
+    let status = server.ok("zpool status tank");
+    assert!(status.contains("scrub repaired"), "{status}");
+
+    server.ok("zinject --tune zfs_removal_suspend_progress=1");
+    server.ok(&format!("zpool remove tank {}", disks[1]));
+    waits(&server, "Evacuation of");
+    server.ok("zpool scrub -w tank");
+    waits(&server, "Evacuation of");
+    server.ok("zinject --tune zfs_removal_suspend_progress=0");
+    server.ok("zpool wait -t remove tank");
+    assert!(!server.ok("zpool list -vP tank").contains(&disks[1]));
+}

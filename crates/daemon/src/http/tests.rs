@@ -14,6 +14,7 @@ use host::State;
 
 mod files;
 mod network;
+mod people;
 mod trees;
 
 struct Server {
@@ -41,6 +42,7 @@ impl Server {
             cache_bytes: Some(64 << 20),
             cache_wear_percent: Some(100),
             cache_trim_ahead_percent: 0,
+            spares_by_hand: false,
             inject: false,
             ups: None,
             settings: Vec::new(),

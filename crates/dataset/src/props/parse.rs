@@ -194,7 +194,8 @@ fn check_text(property: &Property, text: &str) -> Result<(), DatasetError> {
                 .any(|begin| text.starts_with(begin)) =>
         {
             Err(property.invalid(format!(
-                "'{name}' must be 'none', 'prompt', file:///PATH or https://URL"
+                "invalid keylocation\n'{name}' must be 'none', 'prompt', file:///PATH or \
+                 https://URL"
             )))
         }
         _ => Ok(()),

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use common::TestPool;
 use dataset::{
-    Dataset, DatasetError, DatasetKind, DirtyEstimate, ListOptions, PropertyChange, PropertySource,
-    PropertyValue,
+    Credentials, Dataset, DatasetError, DatasetKind, DirtyEstimate, GrantChange, Grantee, Limited,
+    ListOptions, PropertyChange, PropertySource, PropertyValue,
 };
 use device::{BoxFuture, Clock};
 use format::{ObjectId, ObjectType};
@@ -664,17 +664,41 @@ async fn limits_on_filesystems_and_snapshots_are_counted() {
     // They do not bind who may change them; what is there beyond them is counted.
     for number in 3..6 {
         let name = format!("tank/a/{number}");
-        let made = dataset::lift_limits(true, pool.create(&name, &[])).await;
+        let made = dataset::with_limits(Limited::ByNone, pool.create(&name, &[])).await;
         made.expect("created");
     }
     let names = ["tank/a/3@s".to_owned()];
     let snapshots = pool.dsl.snapshots();
-    let taken = dataset::lift_limits(true, snapshots.take(&names, &[])).await;
+    let taken = dataset::with_limits(Limited::ByNone, snapshots.take(&names, &[])).await;
     taken.expect("taken");
-    let more = dataset::lift_limits(false, pool.create("tank/a/6", &[])).await;
+    let more = dataset::with_limits(Limited::ByAll, pool.create("tank/a/6", &[])).await;
     assert!(matches!(more, Err(DatasetError::LimitReached { .. })));
     assert_eq!(pool.number("tank/a", "filesystem_count").await, 4);
     assert_eq!(pool.number("tank/a", "snapshot_count").await, 1);
+    // Nor does one limit bind who may change that one.
+    let change = GrantChange {
+        grantee: Grantee::User(7),
+        local: true,
+        descendent: false,
+        permissions: Some(vec!["filesystem_limit".to_owned()]),
+    };
+    let given = pool
+        .dsl
+        .delegation()
+        .change("tank/a", &[change], false)
+        .await;
+    given.expect("allowed");
+    let user = |uid| {
+        let gids = vec![100];
+        Limited::ByOthers(Arc::new(Credentials { uid, gids }))
+    };
+    let others = dataset::with_limits(user(8), pool.create("tank/a/6", &[])).await;
+    assert!(matches!(others, Err(DatasetError::LimitReached { .. })));
+    let made = dataset::with_limits(user(7), pool.create("tank/a/6", &[])).await;
+    made.expect("created");
+    let names = ["tank/a/6@s".to_owned()];
+    let taken = dataset::with_limits(user(7), snapshots.take(&names, &[])).await;
+    assert!(matches!(taken, Err(DatasetError::LimitReached { .. })));
     pool.check().await;
 }
 

@@ -2,7 +2,7 @@
 //! is there. Method: values that fit the dnode and that do not, in turn; the image is copied while
 //! the pool is open, as a power cut would leave it.
 
-use filesystem::{Filesystem, XattrMode};
+use filesystem::{Filesystem, FsError, XattrMode};
 use pool::FeatureChoice;
 
 use crate::common::*;
@@ -181,6 +181,14 @@ async fn names_of_attributes_are_bytes() {
     for ino in [root, file] {
         let names = live.xattrs().names(ino).await.expect("names");
         assert_eq!(names, [RAW, NAME]);
+        let whole = RAW.len() + NAME.len() + 2;
+        for (limit, fits) in [(whole, true), (whole - 1, false)] {
+            let within = live.xattrs().names_within(ino, limit).await;
+            match fits {
+                true => assert_eq!(within.expect("names"), names),
+                false => assert!(matches!(within, Err(FsError::AttributeTooBig))),
+            }
+        }
         let value = live.xattrs().get(ino, RAW).await.expect("a value");
         assert_eq!(value[..], b"1"[..]);
     }

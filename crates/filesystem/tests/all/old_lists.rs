@@ -5,7 +5,7 @@
 
 use dataset::PropertyChange;
 use device::World;
-use filesystem::{Filesystem, SetAttributes};
+use filesystem::{Filesystem, FsError, SetAttributes, pflags};
 use format::{ObjectId, ObjectType};
 use pool::Pool;
 
@@ -105,6 +105,13 @@ async fn long_lists(version: &str, is_new: bool) {
     let fs = open(&world, &pool, "tank").await;
     let directory = fs.make_directory(fs.root(), b"d", 0o755, ROOT).await;
     let directory = directory.expect("mkdir").ino;
+    let flags = SetAttributes {
+        flags: Some(pflags::NODUMP),
+        ..SetAttributes::default()
+    };
+    let flagged = fs.set_attributes(directory, &flags, ROOT).await;
+    let is_refused = matches!(flagged, Err(FsError::Invalid { .. }));
+    assert_eq!(is_refused, !is_new, "{flagged:?}");
     fs.close().await.expect("close");
     drop(fs);
     give_list(&pool, directory, is_new).await;

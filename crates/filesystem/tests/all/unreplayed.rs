@@ -10,7 +10,7 @@ use crate::common::*;
 use bytes::Bytes;
 use dataset::{DirtyEstimate, PropertyChange};
 use device::World;
-use filesystem::{Filesystem, FsError, RenameMode, SetAttributes, XattrMode};
+use filesystem::{DOS_FLAGS, Filesystem, FsError, RenameMode, SetAttributes, XattrMode, pflags};
 use format::{LogBody, LogKind, ObjectId};
 use pool::Pool;
 use zil::{LogContent, LogRecord};
@@ -277,6 +277,48 @@ async fn files_and_directories_that_are_free_again_change_as_they_did() {
     }
     assert!(has(fs, fixed, "new").await);
     assert!(!has(fs, log, "old").await);
+    crashed.leave().await;
+}
+
+/// Attributes of DOS and Linux's flags leave each other alone, also where a log is replayed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_of_dos_survive_a_crash() {
+    const WANTED: u64 = pflags::HIDDEN | pflags::OFFLINE | pflags::NODUMP;
+    let prepare = async |fs: &Filesystem| file(fs, fs.root(), "file").await;
+    let change = async |fs: &Filesystem, ino: &u64| {
+        let mut set = SetAttributes {
+            flags: Some(WANTED),
+            flags_among: Some(DOS_FLAGS),
+            ..SetAttributes::default()
+        };
+        fs.set_attributes(*ino, &set, ROOT).await.expect("flags");
+        // What only the filesystem itself sets stays, whatever is asked for.
+        (set.flags, set.flags_among) = (Some(0), Some(!DOS_FLAGS));
+        let before = fs.attributes(*ino).await.expect("attributes").flags;
+        fs.set_attributes(*ino, &set, ROOT).await.expect("flags");
+        let after = fs.attributes(*ino).await.expect("attributes").flags;
+        assert_eq!(before & !pflags::ARCHIVE, after & !pflags::ARCHIVE);
+        // What is read-only is cut by root alone.
+        let cut = SetAttributes {
+            size_bytes: Some(0),
+            ..SetAttributes::default()
+        };
+        for (flags, may) in [(pflags::READONLY, false), (WANTED, true)] {
+            set.flags = Some(flags);
+            set.flags_among = Some(pflags::READONLY);
+            fs.set_attributes(*ino, &set, ROOT).await.expect("flags");
+            fs.set_attributes(*ino, &cut, ROOT).await.expect("cut");
+            let tried = fs.set_attributes(*ino, &cut, ALICE).await;
+            assert_eq!(tried.is_ok(), may, "{tried:?}");
+        }
+        // As `chattr -d` says it.
+        flag(fs, *ino, 0).await;
+        fs.sync_file(*ino).await.expect("sync");
+    };
+    let (crashed, ino) = after_crash(&[], prepare, change).await;
+    let found = crashed.fs.attributes(ino).await.expect("attributes");
+    let wanted = WANTED & !pflags::NODUMP | pflags::ARCHIVE;
+    assert_eq!(found.flags & DOS_FLAGS, wanted, "{:x}", found.flags);
     crashed.leave().await;
 }
 

@@ -1,9 +1,10 @@
 //! The configuration that the MOS holds, which alone knows all vdevs (`spa_ld_trusted_config`,
 //! module/zfs/spa.c).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use format::{NvList, NvValue, ObjectId};
+use format::{Guid, NvList, NvValue, ObjectId};
 use object::{ObjectSet, ObjsetOptions, WriteProperties, Zap};
 use spa::{config, damaged, directory};
 
@@ -75,4 +76,24 @@ pub(super) async fn add_allocation_bias(
         }
     }
     Ok(())
+}
+
+/// The guid of the top-level vdev of each leaf below one that may come to an end: a device that was
+/// left alone there is that vdev itself from then on, and goes by its guid.
+pub(super) fn successors(root: &NvList) -> BTreeMap<Guid, Guid> {
+    let mut found = BTreeMap::new();
+    for top in config::children(root) {
+        let may_end = matches!(top.string("type"), Some("mirror" | "replacing" | "spare"));
+        let Some(own) = top.u64("guid").filter(|_| may_end) else {
+            continue;
+        };
+        config::for_each(top, &mut |vdev| {
+            if config::children(vdev).is_empty()
+                && let Some(guid) = vdev.u64("guid").filter(|guid| *guid != own)
+            {
+                found.insert(Guid::new(guid), Guid::new(own));
+            }
+        });
+    }
+    found
 }

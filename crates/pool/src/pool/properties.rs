@@ -234,7 +234,8 @@ impl Properties<'_> {
                 });
             }
         }
-        props::check_host(&change, core.host.hostid)?;
+        let hostid = core.host.lock().hostid;
+        props::check_host(&change, hostid)?;
         self.pool.core.check_writeable()?;
         if let Change::Config(name, text) = &change {
             let mut pairs = core.pairs(Txg::ZERO);

@@ -7,7 +7,10 @@ use crate::common::*;
 use dataset::{DatasetError, DslPool, SyncTask};
 use device::sim::{Fault, FaultEffect, SimOp, SimWorld};
 use device::{BoxFuture, Device, DeviceError, Opener, World};
-use format::ObjectId;
+use format::{
+    LABEL_COUNT, LABEL_UBERBLOCK_OFFSET, LABEL_UBERBLOCK_RING_BYTES, ObjectId, Txg, Uberblock,
+    label_offset,
+};
 use object::{SyncContext, Zap};
 use pool::{
     ActivityState, ActivityStatus, CreateSpec, FoundState, HostIdentity, ImportSpec, LeafSpec,
@@ -235,6 +238,71 @@ async fn a_cached_configuration_finds_the_pool() {
     let pool = Pool::import(&world, ImportSpec::new(found, host()))
         .await
         .expect("import");
+    pool.export(false).await.expect("export");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_gets_its_id_while_it_has_a_pool() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(1, 64);
+    let mut wanted = spec("tank", vec![normal(VdevLayout::Leaf(leaves[0].clone()))]);
+    wanted.host = HostIdentity::default();
+    let pool = Pool::create(&world, wanted).await.expect("create");
+    let refused = pool.properties().set("multihost", "on").await;
+    assert!(matches!(refused, Err(PoolError::BadProperty { .. })));
+    // One that has none, or no longer, changes nothing.
+    for (hostid, told) in [(0, 0), (7, 7), (0, 7)] {
+        let host = HostIdentity {
+            hostid,
+            hostname: "here".into(),
+        };
+        pool::set_host(&pool, host);
+        pool.sync_config().await.expect("sync");
+        assert_eq!(find(&world, images.path()).await.hostid, told);
+    }
+    pool.properties()
+        .set("multihost", "on")
+        .await
+        .expect("it has an id now");
+    pool.export(false).await.expect("export");
+}
+
+/// A detached device is no pool's, and has where its last state is: `zhack label repair -u` gives
+/// it back from that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_detached_device_knows_its_last_state() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(2, 64);
+    let path = leaves[1].path.clone();
+    let vdevs = vec![normal(VdevLayout::Mirror(leaves))];
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
+    pool.sync().await.expect("sync");
+    pool.detach(&path).await.expect("detach");
+    let image = std::fs::read(&path).expect("image");
+    let size = image.len() as u64;
+    for label in 0..LABEL_COUNT {
+        let start = label_offset(size, label).expect("a label");
+        let ring = &image[(start + LABEL_UBERBLOCK_OFFSET) as usize..];
+        let ring = &ring[..LABEL_UBERBLOCK_RING_BYTES as usize];
+        let uberblock = Uberblock::decode(ring).expect("an uberblock");
+        assert_eq!(uberblock.txg, Txg::ZERO);
+        let birth = uberblock.root.logical_birth();
+        assert!(birth > Txg::ZERO && birth < pool.synced_txg(), "{birth}");
+        // Its slot has no checksum, and there is none behind it.
+        let rest = &ring[Uberblock::BYTES..];
+        assert!(rest.iter().all(|byte| *byte == 0), "label {label}");
+    }
+    let spec = ScanSpec {
+        paths: vec![path],
+        guid: None,
+        name: None,
+    };
+    let found = pool::scan(&world, &spec).await.expect("scan");
+    assert!(found.is_empty(), "{found:?}");
     pool.export(false).await.expect("export");
 }
 

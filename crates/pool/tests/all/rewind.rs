@@ -9,7 +9,7 @@ use crate::common::*;
 use dataset::DirtyEstimate;
 use device::World;
 use format::{LABEL_START_BYTES, ObjectId, ObjectType, Txg};
-use pool::{ImportSpec, Pool, PoolError, Rewind, VdevLayout};
+use pool::{ImportSpec, Pool, PoolError, PoolHealth, Rewind, VdevLayout};
 
 async fn add(pool: &Pool, name: &str) {
     let init = Arc::new(BareFilesystem);
@@ -313,4 +313,39 @@ async fn pools_with_removed_vdevs_go_back() {
     let error = Pool::import(&world, spec).await.expect_err("none");
     assert!(matches!(error, PoolError::NoCheckpoint { .. }), "{error}");
     zdb_is_clean(&dir, "removed");
+}
+
+/// Who goes back behind a detach has both devices again: the one that stayed goes by the guid of
+/// the mirror that it was left alone in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mirror_is_whole_before_its_detach() {
+    let world = World::system(1);
+    let images = Images::new();
+    let leaves = images.make(2, 64);
+    let gone = leaves[1].path.clone();
+    let vdevs = vec![normal(VdevLayout::Mirror(leaves))];
+    let pool = Pool::create(&world, spec("tank", vdevs))
+        .await
+        .expect("create");
+    add(&pool, "tank/early").await;
+    pool.sync().await.expect("sync");
+    let then = pool.status().synced_txg;
+    pool.detach(&gone).await.expect("detach");
+    pool.export(false).await.expect("export");
+    let mut spec = read_only(&world, &images, Rewind::To(then)).await;
+    spec.read_only = false;
+    let pool = Pool::import(&world, spec).await.expect("import -T");
+    assert_eq!(pool.health(), PoolHealth::Online);
+    assert_eq!(pool.status().root.children[0].children.len(), 2);
+    add(&pool, "tank/other").await;
+    pool.export(false).await.expect("export");
+    zdb_is_clean(images.path(), "tank");
+    let spec = read_only(&world, &images, Rewind::No).await;
+    let pool = Pool::import(&world, spec).await.expect("import");
+    assert_eq!(pool.health(), PoolHealth::Online);
+    for name in ["tank/early", "tank/other"] {
+        let found = pool.dsl().directories().lookup(name).await;
+        found.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    pool.export(false).await.expect("close");
 }

@@ -67,6 +67,7 @@ const TIME_MODIFY_SET: u32 = 54;
 const MOUNTED_ON_FILEID: u32 = 55;
 const SUPPATTR_EXCLCREAT: u32 = 75;
 const CLONE_BLKSIZE: u32 = 77;
+pub(crate) const XATTR_SUPPORT: u32 = 82;
 
 /// Those that can be told.
 const TOLD: &[u32] = &[
@@ -146,6 +147,8 @@ pub(crate) struct Facts {
     pub(crate) mounted_on: Option<u64>,
     pub(crate) statistics: Option<FsStatistics>,
     pub(crate) is_case_exact: bool,
+    /// Whether files have extended attributes, where that is asked for.
+    pub(crate) has_xattrs: bool,
     /// The minor version that is spoken.
     pub(crate) minor: u32,
 }
@@ -154,7 +157,7 @@ pub(crate) struct Facts {
 pub(crate) fn supported(minor: u32) -> Bits {
     let mut all = Bits(Bits::of(TOLD).0 | Bits::of(SET).0);
     if minor >= 2 {
-        all.0 |= Bits::of(&[CLONE_BLKSIZE]).0;
+        all.0 |= Bits::of(&[CLONE_BLKSIZE, XATTR_SUPPORT]).0;
     }
     all
 }
@@ -270,6 +273,7 @@ fn value(writer: &mut Writer, number: u32, facts: &Facts) {
         SUPPATTR_EXCLCREAT => Bits::of(SET_EXCLUSIVELY).write(writer),
         // Whole blocks are cloned, and what is not whole is copied.
         CLONE_BLKSIZE => writer.u32(1),
+        XATTR_SUPPORT => writer.bool(facts.has_xattrs),
         _ => unreachable!("only what can be told is given"),
     }
 }

@@ -214,7 +214,8 @@ impl Running<'_> {
             count += 1;
             let number = operation.number();
             let before = results.len();
-            let done = match self.check_room(&operation, is_kept) {
+            let has_room = check_room(&operation, is_kept, self.room_bytes, self.too_big);
+            let done = match has_room {
                 Ok(()) => self.one(operation).await,
                 Err(status) => Err(status.into()),
             };
@@ -246,27 +247,6 @@ impl Running<'_> {
             }
         }
         (Status::OK, count, results)
-    }
-
-    /// Whether the longest answer of an operation fits; READ gives what fits.
-    fn check_room(&self, operation: &Operation, is_kept: bool) -> Result<(), Status> {
-        let is_long = matches!(
-            operation,
-            Operation::Read { .. } | Operation::ReadDirectory { .. }
-        );
-        if is_long && is_kept && operation.answer_bytes() > KEPT_BYTES_MAX {
-            return Err(Status::REP_TOO_BIG_TO_CACHE);
-        }
-        let needed = match operation {
-            Operation::Read { .. } | Operation::ReadDirectory { .. } | Operation::ReadLink => 256,
-            Operation::Refused { .. } => 0,
-            // What is likely: the rest is for attributes, owners with long names, and lists.
-            _ => operation.answer_bytes().min(256),
-        };
-        match needed <= self.room_bytes {
-            true => Ok(()),
-            false => Err(self.too_big),
-        }
     }
 
     async fn one(&mut self, operation: Operation) -> Done {
@@ -351,6 +331,7 @@ impl Running<'_> {
                 let states = (&from_state, &to_state);
                 Box::pin(self.copy(is_clone, states, from, to, length)).await
             }
+            Operation::Xattr(asked) => Box::pin(self.xattr(asked)).await,
             Operation::Open(open) => Box::pin(self.open(*open)).await,
             Operation::OpenDowngrade {
                 state,
@@ -459,6 +440,33 @@ impl Running<'_> {
         let entered = Arc::new(entered);
         self.entered = Some(Arc::clone(&entered));
         Ok(entered)
+    }
+}
+
+/// Whether the longest answer of an operation fits into the room that is left; READ gives what
+/// fits.
+fn check_room(
+    operation: &Operation,
+    is_kept: bool,
+    room_bytes: u32,
+    too_big: Status,
+) -> Result<(), Status> {
+    let is_long = matches!(
+        operation,
+        Operation::Read { .. } | Operation::ReadDirectory { .. }
+    );
+    if is_long && is_kept && operation.answer_bytes() > KEPT_BYTES_MAX {
+        return Err(Status::REP_TOO_BIG_TO_CACHE);
+    }
+    let needed = match operation {
+        Operation::Read { .. } | Operation::ReadDirectory { .. } | Operation::ReadLink => 256,
+        Operation::Refused { .. } => 0,
+        // What is likely: the rest is for attributes, owners with long names, and lists.
+        _ => operation.answer_bytes().min(256),
+    };
+    match needed <= room_bytes {
+        true => Ok(()),
+        false => Err(too_big),
     }
 }
 

@@ -159,6 +159,7 @@ impl Running<'_> {
             mounted_on: None,
             statistics: None,
             is_case_exact: true,
+            has_xattrs: false,
             minor: self.minor,
         })
     }

@@ -11,6 +11,7 @@ use super::compound::{Done, Running};
 use super::exports;
 use super::junctions::{is_junction, junctions};
 use super::types::{Bits, Status};
+use super::xattrs;
 use crate::handle::Place;
 use crate::object::{File, Object};
 use crate::share::Entered;
@@ -126,6 +127,7 @@ impl Running<'_> {
         };
         let junctions = junctions(self.shares, entered, file).await?;
         let is_case_exact = file.filesystem.compares_names_exactly();
+        let has_xattrs = xattrs::are_there(&file.filesystem, list.wanted)?;
         loop {
             let entries = file
                 .filesystem
@@ -153,6 +155,7 @@ impl Running<'_> {
                     mounted_on: None,
                     statistics,
                     is_case_exact,
+                    has_xattrs,
                     minor: self.minor,
                 });
                 let facts = facts.as_ref().ok_or(Status::IO);

@@ -12,6 +12,7 @@ use super::exports;
 use super::junctions::junction;
 use super::opens::READ;
 use super::types::{Bits, StateId, Status};
+use super::xattrs;
 use crate::handle::{Handle, Place};
 use crate::object::{Error, File, Object};
 use crate::rpc::AUTH_SYS;
@@ -21,6 +22,8 @@ use crate::xdr::Writer;
 
 /// Bits of ACCESS (section 18.1.4), as those of version 3.
 const ALL_ACCESS: u32 = 0x3f;
+/// Those of extended attributes, in minor version 2.
+const XATTR_ACCESS: u32 = xattrs::READS | xattrs::WRITES | xattrs::LISTS;
 
 /// A file that holds content.
 pub(super) fn check_regular(file: &File) -> Result<(), Status> {
@@ -72,6 +75,7 @@ impl Running<'_> {
             mounted_on,
             statistics,
             is_case_exact: filesystem.compares_names_exactly(),
+            has_xattrs: xattrs::are_there(&filesystem, wanted)?,
             minor: self.minor,
         })
     }
@@ -114,12 +118,21 @@ impl Running<'_> {
             let object = entered.resolve(handle.place).await?;
             match &object {
                 Object::Control(_) => LOOK,
-                Object::File(file) => granted(&entered, file).await?,
+                Object::File(file) if wanted & XATTR_ACCESS == 0 || self.minor < 2 => {
+                    granted(&entered, file).await?
+                }
+                Object::File(file) => {
+                    granted(&entered, file).await? | xattrs::granted(&entered, file).await?
+                }
             }
         };
         let mut told = Writer::new();
-        told.u32(wanted & ALL_ACCESS);
-        told.u32(may & wanted);
+        let known = match self.minor {
+            0..2 => ALL_ACCESS,
+            _ => ALL_ACCESS | XATTR_ACCESS,
+        };
+        told.u32(wanted & known);
+        told.u32(may & wanted & known);
         Ok(told)
     }
 

@@ -38,6 +38,7 @@ pub(crate) mod request;
 mod session;
 mod state;
 mod types;
+mod xattrs;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,10 +1,11 @@
-//! COMPOUND's arguments (RFC 8881 sections 16 and 18, RFC 7862 section 15). Pure.
+//! COMPOUND's arguments (RFC 8881 sections 16 and 18, RFC 7862 section 15, RFC 8276 section 8).
+//! Pure.
 //!
 //! An operation that cannot be read, or that there is not, ends the list: what comes before it is
 //! carried out, and then it fails.
 
 use bytes::Bytes;
-use filesystem::FileKind;
+use filesystem::{FileKind, XattrMode};
 
 use super::attributes::{ATTRIBUTES_BYTES_MAX, Compared, Set};
 use super::types::{Bits, StateId, Status, op};
@@ -32,6 +33,8 @@ const PARTS_MAX: u32 = 64;
 const GROUPS_MAX: u32 = 16;
 /// Programs that a client says it is (`eia_client_impl_id<1>`).
 const PROGRAMS_MAX: u32 = 1;
+/// Longest value of an extended attribute (`XATTR_SIZE_MAX`, include/uapi/linux/limits.h).
+const XATTR_BYTES_MAX: u32 = 64 << 10;
 /// What an operation's result needs that has nothing of its own length.
 const RESULT_BYTES: u32 = 160;
 
@@ -120,6 +123,26 @@ pub(crate) enum Kind {
 pub(crate) enum Locker {
     New { open: StateId, owner: Bytes },
     Known { lock: StateId },
+}
+
+/// One of the operations on extended attributes (RFC 8276 section 8.4).
+#[derive(Debug)]
+pub(crate) enum Xattr {
+    Get {
+        name: Bytes,
+    },
+    Set {
+        mode: XattrMode,
+        name: Bytes,
+        value: Bytes,
+    },
+    List {
+        cookie: u64,
+        count_bytes: u32,
+    },
+    Remove {
+        name: Bytes,
+    },
 }
 
 /// One operation.
@@ -279,6 +302,7 @@ pub(crate) enum Operation {
         to: u64,
         length: u64,
     },
+    Xattr(Xattr),
 }
 
 fn name(reader: &mut Reader) -> Result<Bytes> {
@@ -535,6 +559,34 @@ impl Compound {
     }
 }
 
+fn read_xattr(number: u32, reader: &mut Reader) -> Result<Xattr> {
+    Ok(match number {
+        op::GETXATTR => Xattr::Get {
+            name: name(reader)?,
+        },
+        op::SETXATTR => {
+            let mode = match reader.u32()? {
+                0 => XattrMode::Any,
+                1 => XattrMode::Create,
+                2 => XattrMode::Replace,
+                number => return Err(bad("setxattr_option4", number)),
+            };
+            Xattr::Set {
+                mode,
+                name: name(reader)?,
+                value: reader.opaque(TRANSFER_BYTES_MAX)?,
+            }
+        }
+        op::LISTXATTRS => Xattr::List {
+            cookie: reader.u64()?,
+            count_bytes: reader.u32()?.min(LISTING_BYTES_MAX),
+        },
+        _ => Xattr::Remove {
+            name: name(reader)?,
+        },
+    })
+}
+
 impl Operation {
     fn read(number: u32, minor: u32, reader: &mut Reader) -> Result<Self> {
         let last = if minor < 2 {
@@ -772,6 +824,7 @@ impl Operation {
                     }
                 },
             },
+            op::GETXATTR..=op::REMOVEXATTR => Self::Xattr(read_xattr(number, reader)?),
             op::CLONE => Self::read_copy(reader, true)?,
             op::COPY => Self::read_copy(reader, false)?,
             _ => Self::Refused {
@@ -850,6 +903,8 @@ impl Operation {
                     *count_bytes
                 }
                 Self::ReadLink => TARGET_BYTES_MAX,
+                Self::Xattr(Xattr::Get { .. }) => XATTR_BYTES_MAX,
+                Self::Xattr(Xattr::List { count_bytes, .. }) => *count_bytes,
                 Self::GetAttributes { .. } => ATTRIBUTES_BYTES_MAX,
                 Self::Lock { .. } | Self::TestLock { .. } | Self::ExchangeId { .. } => {
                     OPAQUE_BYTES_MAX
@@ -906,6 +961,10 @@ impl Operation {
             Self::Allocate { is_hole: false, .. } => op::ALLOCATE,
             Self::Allocate { is_hole: true, .. } => op::DEALLOCATE,
             Self::Seek { .. } => op::SEEK,
+            Self::Xattr(Xattr::Get { .. }) => op::GETXATTR,
+            Self::Xattr(Xattr::Set { .. }) => op::SETXATTR,
+            Self::Xattr(Xattr::List { .. }) => op::LISTXATTRS,
+            Self::Xattr(Xattr::Remove { .. }) => op::REMOVEXATTR,
             Self::Copy { is_clone: true, .. } => op::CLONE,
             Self::Copy {
                 is_clone: false, ..

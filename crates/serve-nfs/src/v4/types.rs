@@ -1,5 +1,5 @@
-//! Types of version 4 that more than one operation uses (RFC 5662, RFC 7863): status, numbers of
-//! operations, state ids, sets of attributes.
+//! Types of version 4 that more than one operation uses (RFC 5662, RFC 7863, RFC 8276): status,
+//! numbers of operations, state ids, sets of attributes.
 
 use filesystem::FsError;
 
@@ -78,6 +78,8 @@ impl Status {
     pub(crate) const WRONG_CRED: Self = Self(10082);
     pub(crate) const WRONG_TYPE: Self = Self(10083);
     pub(crate) const UNION_NOTSUPP: Self = Self(10090);
+    pub(crate) const NOXATTR: Self = Self(10095);
+    pub(crate) const XATTR2BIG: Self = Self(10096);
 
     /// Whether it says that the server could not do what was asked for, rather than that there is
     /// no such thing or that it is not allowed.
@@ -92,6 +94,8 @@ impl From<Error> for Status {
         match error {
             // Linux's clients make EBUSY of it (`nfsd_unlink`, fs/nfsd/vfs.c).
             Error::MountedOn => Self::FILE_OPEN,
+            Error::Filesystem(FsError::NoAttribute { .. }) => Self::NOXATTR,
+            Error::Filesystem(FsError::AttributeTooBig) => Self::XATTR2BIG,
             // Those of version 3 have the same numbers here (RFC 8881 section 15.1).
             error => Self(v3::types::Status::from(&error) as u32),
         }
@@ -157,11 +161,15 @@ pub(crate) mod op {
     pub(crate) const DEALLOCATE: u32 = 62;
     pub(crate) const SEEK: u32 = 69;
     pub(crate) const CLONE: u32 = 71;
+    pub(crate) const GETXATTR: u32 = 72;
+    pub(crate) const SETXATTR: u32 = 73;
+    pub(crate) const LISTXATTRS: u32 = 74;
+    pub(crate) const REMOVEXATTR: u32 = 75;
     pub(crate) const ILLEGAL: u32 = 10044;
     /// Operations that each minor version knows.
     pub(crate) const FIRST: u32 = 3;
     pub(crate) const LAST_OF_1: u32 = 58;
-    pub(crate) const LAST_OF_2: u32 = 71;
+    pub(crate) const LAST_OF_2: u32 = 75;
 }
 
 /// `stateid4`.

@@ -3,6 +3,7 @@
 //! what they had, and whoever sends nonsense gets nothing.
 
 mod bounds;
+mod xattrs;
 
 use oracles::nfs::v4::*;
 use oracles::nfs::{Client, NLM, ROOT, Words, user};

@@ -159,6 +159,15 @@ fn write_share(text: &mut String, share: &Share) {
     if !valid.is_empty() {
         set("valid users", &valid.join(" "));
     }
+    if words.group_write {
+        // The group is the directory's, whose set-group-id bit goes on to directories in it.
+        set("force create mode", "0660");
+        set("force directory mode", "2770");
+        // Who logs in is a guest as well: what guests made is nobody's, and its group's.
+        if words.guest {
+            set("guest only", "yes");
+        }
+    }
     if words.encrypt {
         set("server smb encrypt", "required");
     }
@@ -225,8 +234,13 @@ mod tests {
     fn a_share_has_what_its_words_say() {
         let shares = [
             share("plain", "/tank/plain", "on"),
-            share("some", "/tank/some", "ro,hide,encrypt,user=ann,group=staff"),
+            share(
+                "some",
+                "/tank/some",
+                "ro,hide,encrypt,user=ann,group=staff,groupwrite",
+            ),
             share("open", "/tank/open", "guest"),
+            share("all", "/tank/all", "guest,groupwrite"),
             share("macs", "/tank/my macs", "timemachine=1T,user=ann"),
         ];
         let text = written("127.0.0.1:1445", &shares);
@@ -249,10 +263,15 @@ mod tests {
             "browseable = no",
             "server smb encrypt = required",
             "valid users = ann @staff",
+            "force create mode = 0660",
+            "force directory mode = 2770",
         ] {
             assert!(has("some", line), "{line}: {text}");
         }
         assert!(has("open", "guest ok = yes"));
+        assert!(has("all", "guest only = yes"), "{text}");
+        assert!(!has("open", "guest only = yes") && !has("some", "guest only = yes"));
+        assert!(!has("plain", "force create mode = 0660"));
         assert!(has("macs", "path = /tank/my macs"));
         assert!(has("macs", "fruit:time machine = yes"));
         assert!(has("macs", "fruit:time machine max size = 1099511627776"));

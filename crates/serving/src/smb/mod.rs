@@ -18,6 +18,7 @@ mod announce;
 mod child;
 mod clients;
 mod conf;
+mod logins;
 mod tools;
 mod users;
 mod words;
@@ -177,11 +178,28 @@ impl Smb {
 
     /// Whether anything can be shared here.
     pub async fn is_possible(&self) -> bool {
-        self.listen != SmbListen::Off
-            && rustix::process::geteuid().is_root()
-            && tools::Tools::find(&self.directory.join("smb.conf"))
-                .await
-                .is_ok()
+        self.impossible().await.is_none()
+    }
+
+    /// Why nothing can be shared here; none where it can.
+    async fn impossible(&self) -> Option<String> {
+        if self.listen == SmbListen::Off {
+            return Some(off());
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Some("SMB needs root; run the server as root".to_owned());
+        }
+        let found = tools::Tools::find(&self.directory.join("smb.conf")).await;
+        found.err()
+    }
+
+    /// Why nothing can be shared with everybody; none where it can.
+    fn no_guests(&self) -> Option<String> {
+        let words = Words {
+            guest: true,
+            ..Words::default()
+        };
+        self.check_openness(&words).err()
     }
 
     /// Refuses to let everybody on the network in.

@@ -18,7 +18,7 @@ use super::{Smb, SmbListen};
 /// Longest password in characters (`PASSWD` of Samba's programs ends there).
 const PASSWORD_LENGTH_MAX: usize = 127;
 
-fn check_password(password: &Secret) -> Result<(), String> {
+pub(super) fn check_password(password: &Secret) -> Result<(), String> {
     let text = &password.0;
     if text.is_empty() || text.chars().count() > PASSWORD_LENGTH_MAX {
         return Err(format!(

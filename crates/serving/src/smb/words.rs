@@ -1,7 +1,8 @@
 //! What the property `sharesmb` asks for.
 //!
 //! It is `on`, `off`, or words separated by commas: `ro`, `name=NAME`, `user=NAME` and
-//! `group=NAME` (repeatable), `guest`, `hide`, `encrypt`, `timemachine` or `timemachine=SIZE`.
+//! `group=NAME` (repeatable), `guest`, `groupwrite`, `hide`, `encrypt`, `timemachine` or
+//! `timemachine=SIZE`.
 
 use dataset::props::parse_size;
 
@@ -30,6 +31,8 @@ pub struct Words {
     pub groups: Vec<String>,
     /// Everybody may use it without a password.
     pub guest: bool,
+    /// What is made there may be changed by the group that it has.
+    pub group_write: bool,
     /// It is not listed.
     pub hide: bool,
     /// Connections to it are encrypted.
@@ -60,6 +63,7 @@ impl Words {
                 None if word == "on" || word == "rw" => {}
                 None if word == "ro" => words.read_only = true,
                 None if word == "guest" => words.guest = true,
+                None if word == "groupwrite" => words.group_write = true,
                 None if word == "hide" => words.hide = true,
                 None if word == "encrypt" => words.encrypt = true,
                 None if word == "timemachine" => {
@@ -86,8 +90,8 @@ impl Words {
                 _ => {
                     return Err(format!(
                         "'{word}' is not an option of {SMB_PROPERTY}; use on, off, ro, name=NAME, \
-                         user=NAME, group=NAME, guest, hide, encrypt, timemachine[=SIZE], \
-                         separated by commas"
+                         user=NAME, group=NAME, guest, groupwrite, hide, encrypt, \
+                         timemachine[=SIZE], separated by commas"
                     ));
                 }
             }
@@ -188,12 +192,14 @@ mod tests {
             assert_eq!(Words::parse(off), Ok(None));
         }
         assert_eq!(Words::parse("on"), Ok(Some(Words::default())));
-        let words = Words::parse("ro,name=Photos,user=ann,user=bob,group=staff,hide,encrypt");
+        let words =
+            Words::parse("ro,name=Photos,user=ann,user=bob,group=staff,groupwrite,hide,encrypt");
         let expected = Words {
             name: Some("Photos".into()),
             read_only: true,
             users: vec!["ann".into(), "bob".into()],
             groups: vec!["staff".into()],
+            group_write: true,
             hide: true,
             encrypt: true,
             ..Words::default()

@@ -176,6 +176,31 @@ fn nothing_is_allocated_on_the_vdev_whoever_looks_at_devices() {
     });
 }
 
+/// One that is held waits where it is, goes on, and can be stopped all the same.
+#[test]
+fn a_removal_that_is_held_waits() {
+    simulate(async {
+        let sim = SimWorld::new(12);
+        let (pool, fs) = prepare(&sim, Layout::Mirrors).await;
+        pool::hold_work(&pool, false, true);
+        pool.remove("mirror-1").await.unwrap();
+        for _ in 0..20 {
+            pool.sync().await.unwrap();
+        }
+        let status = removal(&pool).status().unwrap();
+        let expected = (RemovalState::Running, 0);
+        assert_eq!((status.state, status.copied_bytes), expected);
+        pool::hold_work(&pool, false, false);
+        copy_a_part(&pool).await;
+        pool::hold_work(&pool, false, true);
+        stop_removal(&pool).await.unwrap();
+        assert_eq!(end(&pool).await, RemovalState::Canceled);
+        check(&fs, 0, 1).await;
+        close(fs, pool).await;
+        verify(&sim, "stopped while it was held").await;
+    });
+}
+
 /// Should something be on the vdev that is not in the mapping, it stays.
 #[test]
 fn a_vdev_with_something_that_was_not_copied_stays() {

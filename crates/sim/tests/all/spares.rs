@@ -21,7 +21,9 @@ use pool::{
     PoolError, PoolEvent, ScanSpec, ScrubCommand, TopologyError, VdevAux, VdevClass, VdevLayout,
     VdevSpec, VdevState,
 };
-use sim::torture::{Layout, create, create_told, host, import, inspect, simulate, zdb};
+use sim::torture::{
+    Layout, create, create_told, find as find_pool, host, import, inspect, simulate, zdb,
+};
 
 const DISK_MIB: u64 = 96;
 const SECOND: Duration = Duration::from_secs(1);
@@ -383,6 +385,45 @@ fn a_disk_without_labels_but_with_uberblocks_is_not_taken() {
         let pool = import(&sim, false).await.unwrap();
         assert_eq!(pool.look_for_devices().await.unwrap(), 0);
         assert_eq!(shape(&pool), "mirror(disk0 disk1)");
+        pool.export(false).await.unwrap();
+    });
+}
+
+/// Spares that are left to people stand in only when they are told to, after an import as well, and
+/// return as others do.
+#[test]
+fn spares_that_are_left_to_people_wait_for_them() {
+    simulate(async {
+        let sim = SimWorld::new(651);
+        let pool = create(&sim, Layout::Mirror(2), DISK_MIB, false)
+            .await
+            .unwrap();
+        pool::leave_spares_to_people(&pool);
+        add_spare(&sim, &pool, "spare").await;
+        sim.disk("disk1").unwrap().set_gone(true);
+        let nothing_stands_in = async |pool: &Pool| {
+            for _ in 0..5 {
+                pool.sync_config().await.unwrap();
+                tokio::time::sleep(SECOND).await;
+            }
+            assert_eq!(shape(pool), "mirror(disk0 disk1)");
+            assert_eq!(spares(pool), "spare waits");
+        };
+        nothing_stands_in(&pool).await;
+        pool.clear(None).await.unwrap();
+        nothing_stands_in(&pool).await;
+        pool.export(false).await.unwrap();
+
+        let mut import = ImportSpec::new(find_pool(&sim).await.unwrap(), host());
+        import.spares_by_hand = true;
+        let pool = Pool::import(&sim.world(), import).await.unwrap();
+        nothing_stands_in(&pool).await;
+        pool.attach("disk1", &spec("spare", true)).await.unwrap();
+        until(&pool, "it stands in", |pool| is_whole(pool, "spare")).await;
+        assert_eq!(spares(&pool), "spare used");
+        sim.disk("disk1").unwrap().set_gone(false);
+        assert_eq!(pool.look_for_devices().await.unwrap(), 1);
+        until(&pool, "it is back", |pool| spares(pool) == "spare waits").await;
         pool.export(false).await.unwrap();
     });
 }

@@ -72,11 +72,14 @@ pub struct OpenOptions {
     pub pool_guid: Option<Guid>,
     /// New devices: they have no labels yet, and their sizes are still to be determined.
     pub create: bool,
+    /// Where an older state is gone back to: another guid by which a leaf's device may go, which
+    /// has become the top-level vdev itself since then (`vdev_validate`, module/zfs/vdev.c).
+    pub successors: BTreeMap<Guid, Guid>,
 }
 
 /// How the devices of a tree are opened.
 ///
-/// Locks: `paths`, `pool_guid`; for one value each.
+/// Locks: `paths`, `pool_guid`, `successors`; for one value each.
 pub(crate) struct Opening {
     world: World,
     common: Arc<Common>,
@@ -85,6 +88,8 @@ pub(crate) struct Opening {
     paths: Mutex<BTreeMap<Guid, String>>,
     /// The pool's guid, when labels must belong to it.
     pool_guid: Mutex<Option<Guid>>,
+    /// As [`OpenOptions::successors`] said, until the labels are those of the older state.
+    successors: Mutex<BTreeMap<Guid, Guid>>,
 }
 
 impl Opening {
@@ -94,6 +99,7 @@ impl Opening {
             common: common.clone(),
             paths: Mutex::new(options.paths.clone()),
             pool_guid: Mutex::new(options.pool_guid),
+            successors: Mutex::new(options.successors.clone()),
             options,
         }
     }
@@ -105,6 +111,7 @@ impl Opening {
             common: self.common.clone(),
             paths: Mutex::default(),
             pool_guid: Mutex::new(None),
+            successors: Mutex::default(),
             options: OpenOptions {
                 create: true,
                 ..self.options.clone()
@@ -127,6 +134,11 @@ impl Opening {
         if let Some(expected) = &mut *self.pool_guid.lock() {
             *expected = guid;
         }
+    }
+
+    /// A device goes by its leaf's guid alone from now on.
+    pub(super) fn forget_successors(&self) {
+        self.successors.lock().clear();
     }
 
     /// Looks for a device where the configuration says from now on.
@@ -281,8 +293,10 @@ impl Opening {
             return Err((VdevAux::CorruptData, VdevError::NoLabel { path }));
         };
         let guid = Guid::new(config.u64("guid").unwrap_or(0));
+        let successor = self.successors.lock().get(&vdev.guid()).copied();
         let is_it = guid == vdev.guid()
             || labels.has_been(vdev.guid(), expected)
+            || successor == Some(guid)
             || is_not_told_yet(vdev, config);
         if !is_it {
             let error = VdevError::WrongDevice {

@@ -1,10 +1,12 @@
 //! Files in filesystems and snapshots, for who looks for one in the console: listing directories
-//! ([`list`]), what a file holds ([`download`]), and restoring ([`restore`]).
+//! ([`list`]), what a file holds ([`download`]), restoring ([`restore`]), and whose a directory is
+//! ([`mod@access`]).
 //!
 //! Everything goes through `access`, so a snapshot need not be mounted, and paths are looked up
 //! name by name in the filesystem itself: no path of the host is ever made of them, and no link is
 //! followed. Who asks is an operator, an admin, or root, for whom no file is closed.
 
+mod access;
 mod download;
 mod held;
 mod names;
@@ -13,7 +15,7 @@ mod restore;
 use device::BoxFuture;
 use std::sync::Arc;
 
-use access::User;
+use ::access::User;
 use api::{
     FILE_ENTRIES_MAX, Failure, FailureKind, FileEntry, FileList, FileListReply, FileReport,
     FileType,
@@ -24,6 +26,7 @@ use futures::StreamExt;
 use service::error::from_access;
 use service::pools::Pools;
 
+pub use self::access::{access, set_access};
 pub use download::Download;
 pub use restore::restore;
 

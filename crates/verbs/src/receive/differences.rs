@@ -10,6 +10,9 @@
 //! while others wait to be below it; and after the last one, which then fails if something is left
 //! that could not be done. Until then it is in nobody's way: streams find their datasets by any
 //! name ([`found`]).
+//!
+//! A first package, of all there is, says nothing of what was here before: it destroys and promotes
+//! nothing. Only what it brings by a temporary name gets its last one ([`top_comes_late`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -81,20 +84,51 @@ impl Run<'_> {
         let (top, _) = dataset::name::split_snapshot(&begin.to_name);
         let package = Package::decode(&list);
         let is_difference = package.from.is_some() && !package.is_not_recursive;
-        self.package = Some(Packed {
+        let mut packed = Packed {
             package,
             top: top.to_owned(),
-            follows: is_difference && self.call.force && !self.call.dry_run,
+            follows: false,
+            destroys: is_difference,
             awaits: false,
             parted: Vec::new(),
             _room: list.into_room(),
-        });
+        };
+        if self.call.force && !self.call.dry_run {
+            packed.follows = is_difference || top_comes_late(self, &packed).await;
+        }
+        self.package = Some(packed);
         follow(self, When::Before).await?;
         if is_difference && !self.call.dry_run {
             super::snapshots::receive_properties(self, &begin.to_name).await?;
         }
         Ok(())
     }
+}
+
+/// Whether a first package has a top that is a clone of what is below it there. That comes first,
+/// by a temporary name beside the top's.
+async fn top_comes_late(run: &Run<'_>, packed: &Packed) -> bool {
+    let package = &packed.package;
+    let Some(base) = name_here(run, packed, &packed.top) else {
+        return false;
+    };
+    if package.from.is_some() || !may_leave(run) || above(&base).is_empty() {
+        return false;
+    }
+    let is_top = |dataset: &&PackageDataset| dataset.name == packed.top;
+    let top = package.datasets.iter().find(is_top);
+    let Some(origin) = top.and_then(|top| top.origin) else {
+        return false;
+    };
+    let mut others = package.datasets.iter().filter(|one| !is_top(one));
+    let comes_first = others.any(|one| one.snapshots.iter().any(|(_, guid)| *guid == origin));
+    let found = run.open.pool.dsl().directories().lookup(&base).await;
+    comes_first
+        && match found {
+            Ok(info) => info.is_inconsistent,
+            Err(DatasetError::NotFound { .. }) => true,
+            Err(_) => false,
+        }
 }
 
 /// Does what the package says.
@@ -126,7 +160,7 @@ async fn apply(run: &Run<'_>, packed: &mut Packed, when: When) -> Result<(), Fai
         if is_of_another(&all, &base) {
             return Ok(Problems::new());
         }
-        if when != When::Between && !all.is_empty() {
+        if when != When::Between && packed.destroys && !all.is_empty() {
             // Their own names first: those of promoted ones would be in each other's way.
             let mut has_changed = false;
             for one in &all {
@@ -627,7 +661,8 @@ async fn rename_snapshot(run: &Run<'_>, of: &str, from: &str, to: &str) -> Resul
 }
 
 /// What becomes of each dataset that is here. Destroyed is what was received before and is not sent
-/// any more; what has something below it that stays, stays as well.
+/// any more, where the package is a difference; what has something below it that stays, stays as
+/// well.
 fn fates(run: &Run<'_>, packed: &Packed, base: &str, all: &[Matched<'_>]) -> Vec<Fate> {
     let by_name: HashMap<&str, &Matched<'_>> =
         all.iter().map(|one| (one.name.as_str(), one)).collect();
@@ -650,6 +685,7 @@ fn fates(run: &Run<'_>, packed: &Packed, base: &str, all: &[Matched<'_>]) -> Vec
                 None => Fate::Kept,
             },
             None if one.is_copy || above(&one.name) == above(base) => Fate::Kept,
+            None if !packed.destroys => Fate::Kept,
             None if one.snapshots.is_empty() && !is_leftover(one) => Fate::Kept,
             None => Fate::Gone,
         })
@@ -871,6 +907,9 @@ pub(super) async fn found(
     let home = match (exists(&base), all.first()) {
         (true, _) => &base,
         (false, Some(first)) => &first.name,
+        (false, None) if packed.package.from.is_none() => {
+            return Ok(Some(free_name(run, &base, '-').await));
+        }
         (false, None) => return Ok(None),
     };
     Ok(Some(free_name(run, home, '/').await))

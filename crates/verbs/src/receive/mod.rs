@@ -43,7 +43,7 @@ use tokio::io::AsyncRead;
 
 use crate::zfs::mode;
 use differences::When;
-use service::error::{and_back, from_access, from_dataset};
+use service::error::{and_back, from_access, from_dataset, name_fault};
 use service::jobs::Work;
 use service::pools::{OpenPool, Pools};
 use service::receives::{Broken, BrokenOff, SILENT};
@@ -152,8 +152,8 @@ pub fn receive_from<'a>(
 ) -> BoxFuture<'a, Result<ZfsReceiveReply, Failure>> {
     Box::pin(async move {
         corrective::check(&call)?;
-        let open = serving.pools.of_dataset(&call.target)?;
         let call = options::checked(call)?;
+        let open = target_pool(&serving.pools, &call).await?;
         // Nobody exports it meanwhile but by force.
         let under_way = open.receives.begin();
         let input: Input = Box::new(under_way.watched(input));
@@ -177,13 +177,47 @@ pub fn receive_from<'a>(
     })
 }
 
+/// The pool that is received into, where that can be: the name is one, and the filesystem is there
+/// that names are to come below (`zfs_receive_one`, lib/libzfs/libzfs_sendrecv.c).
+async fn target_pool(pools: &Pools, call: &ZfsReceive) -> Result<Arc<OpenPool>, Failure> {
+    let target = &call.target;
+    let is_bookmark = || {
+        target
+            .contains('#')
+            .then(|| "a bookmark is no target".to_owned())
+    };
+    if let Some(fault) = name_fault(target).or_else(is_bookmark) {
+        let message = format!("cannot receive: invalid name\n'{target}': {fault}");
+        return Err(Failure::new(FailureKind::Invalid, message));
+    }
+    let is_below = call.naming != ReceiveNaming::Exact && !target.contains('@');
+    let missing = || {
+        let message = format!("cannot receive: specified fs ({target}) does not exist");
+        Failure::new(FailureKind::NotFound, message)
+    };
+    let pool = target.split(['/', '@']).next().unwrap_or(target);
+    let open = match pools.of_dataset(pool) {
+        Err(_) if is_below => return Err(missing()),
+        found => found?,
+    };
+    if is_below {
+        let found = open.pool.dsl().directories().lookup(target).await;
+        if let Err(DatasetError::NotFound { .. }) = found {
+            return Err(missing());
+        }
+    }
+    Ok(open)
+}
+
 /// A package that is being received.
 struct Packed {
     package: Package,
     /// The filesystem that was sent, by its name there.
     top: String,
-    /// What was renamed, promoted and destroyed there is so here.
+    /// What was renamed there is so here.
     follows: bool,
+    /// What was destroyed and promoted there is so here, too: it is a difference.
+    destroys: bool,
     /// Datasets have not the names yet that they are to have.
     awaits: bool,
     /// GUIDs of datasets that were made of snapshots of others.

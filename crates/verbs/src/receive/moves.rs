@@ -34,7 +34,8 @@ pub(super) enum Fate {
     /// It was received before and is not sent any more.
     Gone,
     /// It keeps its last name, below whatever it is below now: it has no snapshots, is another copy
-    /// of what is sent, is sent but has no name here, or has such a one below it.
+    /// of what is sent, is sent but has no name here, or has such a one below it; or the package is
+    /// no difference.
     Kept,
 }
 

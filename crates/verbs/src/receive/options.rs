@@ -32,8 +32,8 @@ pub(super) fn checked(mut call: ZfsReceive) -> Result<ZfsReceive, Failure> {
         };
         if !can_be_given {
             let message = format!(
-                "cannot receive: invalid property '{name}'\nthe stream brings it, or it is none: \
-                 leave the option out"
+                "cannot receive: cannot receive: invalid property '{name}'\nthe stream brings it, \
+                 or it is none: leave the option out"
             );
             return Err(Failure::new(FailureKind::Invalid, message));
         }
@@ -88,8 +88,11 @@ pub(super) async fn changes(
         }
         if is_top {
             let checked = dataset::check_setting(kind, name, typed);
-            let doing = format!("cannot receive into '{}'", place.head);
-            checked.map_err(|error| from_dataset(&doing, &error))?;
+            let doing = match begin.from_guid.get() == 0 {
+                true => "cannot receive new filesystem stream",
+                false => "cannot receive incremental stream",
+            };
+            checked.map_err(|error| from_dataset(doing, &error))?;
             out.push((name.clone(), PropertyChange::Set(typed.clone())));
         } else if is_inherited(name) {
             out.push((name.clone(), PropertyChange::Inherit));

@@ -18,6 +18,7 @@ use super::super::*;
 use crate::{Https, Options};
 use host::State;
 
+mod http2;
 mod who_may;
 
 const PASSWORD: &str = "correct horse battery";
@@ -95,6 +96,7 @@ fn options(state: PathBuf) -> Options {
         cache_bytes: Some(64 << 20),
         cache_wear_percent: Some(100),
         cache_trim_ahead_percent: 0,
+        spares_by_hand: false,
         inject: false,
         ups: None,
         settings: Vec::new(),
@@ -147,15 +149,22 @@ impl Server {
 
     /// A connection whose certificate is checked.
     async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_by(&[]).await
+    }
+
+    /// One of a client that speaks these protocols.
+    async fn connect_by(&self, protocols: &[&str]) -> TlsStream<TcpStream> {
         let certificate = CertificateDer::from_pem_file(self.state().join("https-certificate.pem"));
         let mut roots = RootCertStore::empty();
         roots.add(certificate.unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let configuration = rustls::ClientConfig::builder_with_provider(provider)
+        let mut configuration = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
+        let protocols = protocols.iter().map(|one| one.as_bytes().to_vec());
+        configuration.alpn_protocols = protocols.collect();
         let stream = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         let connector = TlsConnector::from(Arc::new(configuration));

@@ -73,6 +73,28 @@ impl Server {
         server
     }
 
+    /// The name of a dataset or snapshot in `bank` of which this is true, as soon as there is one.
+    async fn until(&self, is_it: impl Fn(&str) -> bool) -> String {
+        let open = self.service.serving.pools.of_dataset("bank").unwrap();
+        let options = ListOptions {
+            snapshots: true,
+            ..ListOptions::default()
+        };
+        for _ in 0..3000 {
+            let listed = open.pool.dsl().directories().list("bank", &options).await;
+            if let Some(found) = listed.unwrap().into_iter().find(|info| is_it(&info.name)) {
+                return found.name;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("it did not come");
+    }
+
+    async fn take(&self, name: &str) {
+        let call = json!({"names": [name], "recursive": false});
+        self.ok("/v1/zfs/snapshot", call).await;
+    }
+
     /// A tree without anything in it, and no replica yet.
     async fn trees(&self, name: &str) -> Trees<'_> {
         let trees = Trees {
@@ -214,6 +236,10 @@ impl Trees<'_> {
     }
 
     async fn receive(&self, bytes: Vec<u8>) -> Result<(), String> {
+        self.receive_from(Box::new(Cursor::new(bytes))).await
+    }
+
+    async fn receive_from(&self, input: ::verbs::receive::Input) -> Result<(), String> {
         let serving = &self.server.service.serving;
         let call = ZfsReceive {
             target: self.replica.clone(),
@@ -223,13 +249,12 @@ impl Trees<'_> {
         };
         let work = serving.jobs.begin(JobKind::Receive, None, None, false);
         let progress = ::stream::Progress::new(|_| false);
-        let input = Box::new(Cursor::new(bytes));
         let done = ::verbs::receive::receive_from(serving, call, input, &work, progress).await;
         done.map(|_| ()).map_err(|failure| failure.message)
     }
 
-    /// Sends a package, all of it after what part of it, in thousandths.
-    async fn replicate(&mut self, cut: Option<usize>) -> Result<(), String> {
+    /// A package of what is there since the last one.
+    async fn sent(&mut self) -> Result<Vec<u8>, String> {
         let name = format!("p{}", self.count);
         let snapshot = format!("{}@{name}", self.source);
         let taken = json!({"names": [snapshot], "recursive": true});
@@ -249,7 +274,14 @@ impl Trees<'_> {
         sent.map_err(|failure| failure.message)?;
         self.count += 1;
         self.script.push("|".to_owned());
-        if let Some(cut) = cut.filter(|_| before.is_some()) {
+        Ok(bytes)
+    }
+
+    /// Sends a package, all of it after what part of it, in thousandths.
+    async fn replicate(&mut self, cut: Option<usize>) -> Result<(), String> {
+        let is_first = self.count == 0;
+        let bytes = self.sent().await?;
+        if let Some(cut) = cut.filter(|_| !is_first) {
             let part = bytes[..bytes.len() * cut / 1000].to_vec();
             self.script.push(format!("cut {cut}"));
             if self.receive(part).await.is_ok() {
@@ -390,9 +422,8 @@ impl Trees<'_> {
     }
 }
 
-/// Random trees; says what failed. Not those whose first package has a top that is a clone of what
-/// is below it: it would have to be there before.
-async fn random_trees(seeds: std::ops::Range<u64>) {
+/// Random trees; says what failed.
+async fn random_trees(seeds: impl IntoIterator<Item = u64>) {
     let server = Server::with_two_pools().await;
     let mut failed = Vec::new();
     for seed in seeds {
@@ -443,6 +474,12 @@ async fn replicas_follow_more_random_trees() {
     random_trees(42..48).await;
 }
 
+/// The first package's top is a clone of what is below it.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_begin_with_a_top_that_is_a_clone() {
+    random_trees([19, 41]).await;
+}
+
 /// What was found to go wrong, or would be the first to.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_follow_what_was_done_to_names() {
@@ -474,6 +511,9 @@ async fn replicas_follow_what_was_done_to_names() {
         // Two clones of the top: what the older one takes, the other has by another name.
         "write .; |; snapshot .@s; clone .@s b; |; create a; clone .@p1 a/a; snapshot a/a@s; |; \
          promote b; promote a/a; |",
+        // A top that is a clone from the start, of what is below it.
+        "write .; snapshot .@s; clone .@s a; promote a; write a; create a/b; create c; |; \
+         write .; rename a d; |",
         // Snapshots that changed names.
         "create a; snapshot a@s; write a; snapshot a@t; |; rename a@s u; rename a@t s; \
          rename a@u t; |; destroy a@s; snapshot a@s; |",
@@ -526,5 +566,84 @@ async fn what_is_not_of_the_source_keeps_its_name() {
     let why = trees.replicate(None).await.unwrap_err();
     assert!(why.contains("'bank/s/d': it is there"), "{why}");
     assert!(trees.shapes("bank/s").await["./d"].snapshots.is_empty());
+    server.stop().await;
+}
+
+/// A tree whose top is a clone of what is below it, as a package, and where its streams begin: the
+/// package itself, `a@s`, the top's, and `a@p0`.
+async fn of_a_late_top(trees: &mut Trees<'_>) -> (Vec<u8>, Vec<usize>) {
+    trees
+        .run("write .; snapshot .@s; clone .@s a; promote a")
+        .await;
+    let bytes = trees.sent().await.unwrap();
+    let magic = 0x2_f5ba_cbac_u64.to_le_bytes();
+    let all = bytes.windows(8).enumerate();
+    let begins = all.filter(|(_, at)| *at == magic).map(|(at, _)| at - 8);
+    let begins: Vec<usize> = begins.collect();
+    assert_eq!(begins.len(), 4);
+    (bytes, begins)
+}
+
+/// A first package destroys nothing: neither below a temporary name, nor what has its last one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_made_during_a_first_package_stays() {
+    let server = Server::with_two_pools().await;
+    let mut trees = server.trees("s").await;
+    let (bytes, begins) = of_a_late_top(&mut trees).await;
+    let (mut source, input) = tokio::io::duplex(bytes.len());
+    let meanwhile = async {
+        source.write_all(&bytes[..begins[2]]).await.unwrap();
+        let is_child = |name: &str| name.starts_with("bank/s-recv-") && name.ends_with("@s");
+        let child = server.until(is_child).await.replace("@s", "");
+        server.create(&format!("{child}/x")).await;
+        server.take(&format!("{child}/x@mine")).await;
+        // The last byte of all.
+        let end = bytes.len() - 1;
+        source.write_all(&bytes[begins[2]..end]).await.unwrap();
+        server.until(|name| name == "bank/s/a@p0").await;
+        server.create("bank/s/y").await;
+        server.take("bank/s/y@mine").await;
+        server.take("bank/s@daily").await;
+        server.take("bank/s/a@daily").await;
+        source.write_all(&bytes[end..]).await.unwrap();
+    };
+    let (received, ()) = tokio::join!(trees.receive_from(Box::new(input)), meanwhile);
+    received.unwrap();
+    let here = trees.shapes("bank/s").await;
+    let names = |of: &str| -> Vec<String> {
+        let all = here[of].snapshots.iter();
+        all.map(|(name, _)| name.clone()).collect()
+    };
+    assert_eq!(names("."), ["p0", "daily"]);
+    assert_eq!(names("./a"), ["s", "p0", "daily"]);
+    assert_eq!(names("./a/x"), ["mine"]);
+    assert_eq!(names("./y"), ["mine"]);
+    assert_eq!(here["."].origin.as_deref(), Some("./a@s"));
+    server.stop().await;
+}
+
+/// Nor what has the name that its top was to have, which was free when it began.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_takes_the_name_of_a_first_package_stays() {
+    let server = Server::with_two_pools().await;
+    let mut trees = server.trees("s").await;
+    let (bytes, begins) = of_a_late_top(&mut trees).await;
+    let (mut source, input) = tokio::io::duplex(bytes.len());
+    let meanwhile = async {
+        // All but the end of the first stream.
+        let most = begins[2] - 1;
+        source.write_all(&bytes[..most]).await.unwrap();
+        server.until(|name| name.starts_with("bank/s-recv-")).await;
+        server.create("bank/s").await;
+        server.create("bank/s/x").await;
+        server.take("bank/s/x@mine").await;
+        source.write_all(&bytes[most..]).await.unwrap();
+    };
+    let (received, ()) = tokio::join!(trees.receive_from(Box::new(input)), meanwhile);
+    // A clone is not received into what is there.
+    received.unwrap_err();
+    let here = trees.shapes("bank/s").await;
+    assert_eq!(here["./x"].snapshots.len(), 1);
+    assert_eq!(here["./a"].snapshots.len(), 1);
     server.stop().await;
 }
